@@ -92,6 +92,7 @@ fn run(line: Line, world: &impl Communicator) -> i32 {
                 root: 0,
                 path: vec![number as u8; bytes],
                 position: Some(number),
+                until: Some(number / 2),
                 inodes: vec![number],
             };
             let number = |unit: &Unit| {

@@ -381,8 +381,12 @@ mod tests {
 
     fn units(paths: &[&[u8]]) -> Vec<Unit> {
         let inodes = |path: &[u8]| vec![7; path.len() % 3];
-        let unit =
-            |path: &&[u8]| Unit { root: 0, path: path.to_vec(), position: Some(1), inodes: inodes(path) };
+        let unit = |path: &&[u8]| Unit {
+            path: path.to_vec(),
+            position: Some(1),
+            inodes: inodes(path),
+            ..Unit::default()
+        };
         paths.iter().map(unit).collect()
     }
 

@@ -15,7 +15,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, SeekFrom, Statx, Stat
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::entry::FileKind;
-use crate::getdents::{Record, Records};
+use crate::getdents::{Record, Records, length_before};
+use crate::scan::READ_BYTES_MIN;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex};
 use crate::unit::Unit;
 
@@ -158,6 +159,18 @@ fn read_records(descriptor: &Descriptor, buffer: &mut [u8]) -> Result<usize, Err
     }
 }
 
+/// Returns whether the first of these records, which were read from a position at which none need begin, begins at `until` or
+/// behind it, where entries are another's. Afterwards the descriptor is anywhere.
+fn is_first_behind(descriptor: &Descriptor, records: &[u8], until: u64) -> Result<bool, Errno> {
+    // Where it ends says so, unless that is behind `until`.
+    let Some(first) = Records(records).next().filter(|first| first.next > until) else { return Ok(false) };
+    rustix::fs::seek(descriptor, SeekFrom::Start(until))?;
+    let mut behind = vec![0; READ_BYTES_MIN];
+    let len = read_records(descriptor, &mut behind)?;
+    let is_it = |record: Record<'_>| (record.name, record.inode) == (first.name, first.inode);
+    Ok(Records(&behind[..len]).next().is_some_and(is_it))
+}
+
 /// Returns the `statx` result for an entry of an open directory.
 pub fn stat(parent: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
@@ -206,11 +219,46 @@ struct Stream {
     position: u64,
     /// The descriptor is not at `position`.
     displaced: bool,
+    /// The position was taken from elsewhere: the next entry begins there, or somewhere behind it.
+    sought: bool,
+    /// The position at which reading ends, if there is one, because the entries behind it are read elsewhere.
+    until: Option<u64>,
+    /// The position at which reading began here.
+    from: u64,
+    /// The number of batches that were read since.
+    batches: u64,
     ended: bool,
     /// The identity; known once it was needed.
     identity: Option<Identity>,
     /// Positions are valid in another opening of the directory; known once it was needed.
     stable: Option<bool>,
+    /// Positions are hashes of the names; known when `stable` is.
+    hashed: bool,
+}
+
+/// The number by which ext2, ext3 and ext4 are recognised.
+const EXT: u64 = 0xEF53;
+
+/// The position behind all entries of a directory of ext4 whose positions are hashes: 31 bits, and 32 more.
+const HASH_END: u64 = (1 << 63) - 1;
+
+/// A position that no directory reaches whose positions are offsets in bytes.
+const HASH_MIN: u64 = 1 << 40;
+
+/// The number of unread batches from which it is worth while to divide a directory.
+const BATCHES_MIN: u64 = 4;
+
+impl Stream {
+    /// Returns the position in the middle of the unread entries, if many are left. Names are spread evenly over their
+    /// hashes, so what was read says how many.
+    fn middle(&self) -> Option<u64> {
+        if !self.hashed || self.ended || self.position < HASH_MIN {
+            return None;
+        }
+        let left = self.until.unwrap_or(HASH_END).checked_sub(self.position)?;
+        let batch = self.position.checked_sub(self.from)? / self.batches.max(1);
+        (batch > 0 && left / BATCHES_MIN >= batch).then_some(self.position + left / 2)
+    }
 }
 
 /// The place of a directory in the tree.
@@ -244,9 +292,14 @@ impl<S> Directory<S> {
                 descriptor: Some(descriptor),
                 position: 0,
                 displaced: false,
+                sought: false,
+                until: None,
+                from: 0,
+                batches: 0,
                 ended: false,
                 identity: None,
                 stable: None,
+                hashed: false,
             }),
             holders: AtomicUsize::new(1),
             unfinished: AtomicUsize::new(1),
@@ -407,14 +460,22 @@ impl<S> Directory<S> {
                 break (descriptor, stream);
             }
         };
-        if stream.ended {
+        if stream.ended || stream.until.is_some_and(|until| stream.position >= until) {
             return Ok((descriptor, 0));
         }
         if stream.displaced {
             rustix::fs::seek(&descriptor, SeekFrom::Start(stream.position))?;
             stream.displaced = false;
         }
-        let len = read_records(&descriptor, buffer)?;
+        let mut len = read_records(&descriptor, buffer)?;
+        if let Some(until) = stream.until {
+            len = length_before(&buffer[..len], stream.position, until);
+            if stream.sought && is_first_behind(&descriptor, &buffer[..len], until)? {
+                len = 0;
+            }
+        }
+        stream.sought = false;
+        stream.batches += 1;
         stream.ended = len == 0;
         Ok((descriptor, len))
     }
@@ -444,11 +505,23 @@ impl<S> Directory<S> {
         self.stream.lock().position = position;
     }
 
-    /// Moves reading to a position that was taken from another opening of the directory.
-    pub(crate) fn seek(&self, position: u64) {
+    /// Moves reading to a position that was taken from another opening of the directory, and has it end at another.
+    pub(crate) fn seek(&self, position: u64, until: Option<u64>) {
         let mut stream = self.stream.lock();
-        stream.position = position;
-        stream.displaced = true;
+        (stream.position, stream.until) = (position, until);
+        (stream.displaced, stream.sought) = (true, true);
+        (stream.from, stream.batches) = (position, 0);
+    }
+
+    /// Divides the unread entries, if they are many and can be divided: the first half stays, and the second is returned as
+    /// a unit of work.
+    pub(crate) fn halve(&self) -> Option<Unit> {
+        let (middle, until) = {
+            let mut stream = self.stream.lock();
+            let middle = stream.middle()?;
+            (middle, stream.until.replace(middle))
+        };
+        Some(Unit { position: Some(middle), until, ..self.unit() })
     }
 
     /// Returns the position at which reading continues, if positions are stable.
@@ -460,13 +533,16 @@ impl<S> Directory<S> {
     /// Returns the whole directory as a unit of work.
     pub(crate) fn unit(&self) -> Unit {
         let inodes = self.lineage()[1..].iter().map(|directory| directory.inode).collect();
-        Unit { root: self.root, path: self.path_below_root(), position: None, inodes }
+        Unit { root: self.root, path: self.path_below_root(), position: None, until: None, inodes }
     }
 
     /// Returns the rest of the directory as a unit of work.
     pub(crate) fn rest(&self) -> Unit {
-        let position = Some(self.stream.lock().position);
-        Unit { position, ..self.unit() }
+        let (position, until) = {
+            let stream = self.stream.lock();
+            (Some(stream.position), stream.until)
+        };
+        Unit { position, until, ..self.unit() }
     }
 
     /// Determines whether a position of this directory is valid in another opening of it: true of file systems whose
@@ -476,7 +552,7 @@ impl<S> Directory<S> {
         let mut stream = self.stream.lock();
         if stream.stable.is_none() {
             const STABLE: [u64; 9] = [
-                0xEF53,      // ext2, ext3, ext4: hash of the name
+                EXT,         // hash of the name
                 0x5846_5342, // XFS: place in the directory
                 0x9123_683E, // btrfs: number of the entry
                 TMPFS,       // number of the entry
@@ -491,6 +567,7 @@ impl<S> Directory<S> {
             let numbered = || is_at_least(rustix::system::uname().release(), (6, 6));
             let stable = kind.is_ok_and(|kind| STABLE.contains(&kind) && (kind != TMPFS || numbered()));
             stream.stable = Some(stable);
+            stream.hashed = stable && kind == Ok(EXT);
         }
     }
 
@@ -619,7 +696,87 @@ impl<S> Drop for Directory<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
+
+    /// Returns the names of the entries between two positions, each with the position behind it.
+    fn between(path: &CStr, position: u64, until: Option<u64>) -> Vec<(CString, u64)> {
+        let budget = Arc::new(Budget::new(100, false));
+        let descriptor = open(None, path, true, &budget).unwrap();
+        let directory =
+            Directory::new(TreePosition { parent: None, name: path, root: 0, inode: 0 }, descriptor, ());
+        directory.seek(position, until);
+        let (mut found, mut buffer) = (Vec::new(), vec![0; 600]);
+        loop {
+            let (_, len) = directory.read(&mut buffer).unwrap();
+            if len == 0 {
+                return found;
+            }
+            for record in Records(&buffer[..len]) {
+                found.push((record.name.to_owned(), record.next));
+                directory.set_position(record.next);
+            }
+        }
+    }
+
+    #[test]
+    fn between_two_positions_are_the_entries_that_begin_there() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..300 {
+            std::fs::write(folder.path().join(format!("file with number {number}")), "").unwrap();
+        }
+        let path = CString::new(folder.path().as_os_str().as_bytes()).unwrap();
+        let all = between(&path, 0, None);
+        assert_eq!(all.len(), 300);
+        let kind = rustix::fs::statfs(folder.path()).unwrap().f_type as u64;
+        if kind != EXT || all[0].1 < HASH_MIN {
+            // Nothing is divided there.
+            return;
+        }
+        for place in [1, 2, 100, 297] {
+            // Each begins where the one before it ends.
+            let [begin, end] = [all[place - 1].1, all[place].1];
+            assert_eq!(between(&path, begin, Some(end)), all[place..=place]);
+            assert_eq!(between(&path, begin, Some(end + 1)), all[place..place + 2]);
+            assert_eq!(between(&path, begin, None), all[place..]);
+            assert_eq!(between(&path, 0, Some(end)), all[..=place]);
+            // At none of these an entry begins.
+            assert_eq!(between(&path, begin + 1, Some(end)), []);
+            assert_eq!(between(&path, begin + 1, Some(end + 1)), all[place + 1..place + 2]);
+            assert_eq!(between(&path, begin + 1, None), all[place + 1..]);
+            assert_eq!(between(&path, end, Some(begin)), []);
+        }
+    }
+
+    #[test]
+    fn many_unread_entries_are_divided_in_the_middle() {
+        let stream = |position, until, batches| Stream {
+            descriptor: None,
+            position,
+            displaced: false,
+            sought: false,
+            until,
+            from: 0,
+            batches,
+            ended: false,
+            identity: None,
+            stable: Some(true),
+            hashed: true,
+        };
+        let eighth = 1 << 60;
+        assert_eq!(stream(eighth, None, 1).middle(), Some(eighth + (HASH_END - eighth) / 2));
+        assert_eq!(stream(eighth, Some(5 * eighth), 1).middle(), Some(3 * eighth));
+        // Few batches are left, or none, or what there is cannot be known.
+        assert_eq!(stream(eighth, Some(4 * eighth), 1).middle(), None);
+        assert_eq!(stream(eighth, Some(4 * eighth), 2).middle(), Some(eighth + 3 * eighth / 2));
+        assert_eq!(stream(HASH_END, None, 1).middle(), None);
+        assert_eq!(stream(eighth, Some(eighth - 1), 1).middle(), None);
+        assert_eq!(stream(4096, None, 1).middle(), None);
+        assert_eq!(Stream { hashed: false, ..stream(eighth, None, 1) }.middle(), None);
+        assert_eq!(Stream { from: eighth + 1, ..stream(eighth, None, 1) }.middle(), None);
+        assert_eq!(Stream { from: eighth, ..stream(eighth, None, 0) }.middle(), None);
+    }
 
     #[test]
     fn releases_are_compared_by_their_numbers() {

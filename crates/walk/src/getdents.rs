@@ -55,6 +55,28 @@ pub fn record(name: &[u8]) -> Vec<u8> {
     record
 }
 
+/// Returns the number of bytes of the records in `buffer` that begin before the position `until`. The first of them begins
+/// at `first`, and each of the others behind the one before it.
+pub fn length_before(buffer: &[u8], first: u64, until: u64) -> usize {
+    let (mut at, mut len) = (first, 0);
+    while at < until
+        && let Some((next, record_len)) = extent(&buffer[len..])
+    {
+        at = next;
+        len += record_len;
+    }
+    len
+}
+
+/// Returns the position behind the first record, and its length.
+fn extent(records: &[u8]) -> Option<(u64, usize)> {
+    let (_, rest) = records.split_first_chunk::<8>()?;
+    let (next, rest) = rest.split_first_chunk()?;
+    let (len, _) = rest.split_first_chunk()?;
+    let len = usize::from(u16::from_ne_bytes(*len));
+    (HEAD_BYTES..=records.len()).contains(&len).then_some((u64::from_ne_bytes(*next), len))
+}
+
 impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
@@ -83,6 +105,22 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn records_are_cut_in_front_of_the_first_that_begins_at_the_end_or_behind_it() {
+        let mut buffer = Vec::new();
+        for (name, next) in [(&b"a"[..], 10_u64), (b"b", 20), (b"c", 30)] {
+            let mut one = record(name);
+            one[8..16].copy_from_slice(&next.to_ne_bytes());
+            assert_eq!(one.len(), 21);
+            buffer.extend(one);
+        }
+        let lengths = [0, 1, 10, 11, 20, 21, 99].map(|until| length_before(&buffer, 0, until));
+        assert_eq!(lengths, [0, 21, 21, 42, 42, 63, 63]);
+        // What is not whole is no record.
+        assert_eq!(length_before(&buffer[..50], 0, 99), 42);
+        assert_eq!(length_before(&[0; 30], 0, 99), 0);
+    }
 
     #[test]
     fn every_name_is_read_whatever_the_size_of_the_buffer() {

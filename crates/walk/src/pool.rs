@@ -359,7 +359,8 @@ impl<S: Send + Sync> Queue<S> {
         self.wake_one();
     }
 
-    /// Takes up to `max` directories to be given away, the oldest first; they are no longer visited here.
+    /// Takes up to `max` directories to be given away, the oldest first; they are no longer visited here. Of the rest of a large
+    /// one half is taken, where it can be divided.
     pub fn take(&self, max: usize) -> Vec<Unit> {
         let mut taken = Vec::new();
         let mut back = Vec::new();
@@ -371,7 +372,13 @@ impl<S: Send + Sync> Queue<S> {
                 Work::Located(unit) => taken.push(unit.clone()),
                 Work::Entry(_) => back.push(work),
                 Work::Rest(directory) => {
-                    if directory.stable_position().is_some() {
+                    // Of a large directory half stays: both can then be divided again, where one rest would have to go from
+                    // one to the next.
+                    if let Some(half) = directory.halve() {
+                        taken.push(half);
+                        directory.mark_split();
+                        back.push(work);
+                    } else if directory.stable_position().is_some() {
                         taken.push(directory.rest());
                         directory.mark_split();
                         back.push(Work::Given(Arc::clone(directory)));

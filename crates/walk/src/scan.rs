@@ -93,7 +93,7 @@ impl<V: Visitor> Scanner<'_, V> {
         }
         let above = unit.inodes.len().saturating_sub(1);
         let inodes = unit.inodes[..above].to_vec();
-        let within = Unit { root: unit.root, path: parent.to_vec(), position: None, inodes };
+        let within = Unit { root: unit.root, path: parent.to_vec(), inodes, ..Unit::default() };
         let directory = match self.located.take() {
             Some((known, directory)) if known == within => directory,
             other => {
@@ -345,7 +345,7 @@ impl<V: Visitor> Scanner<'_, V> {
             directory = child?;
         }
         if let Some(position) = unit.position {
-            directory.seek(position);
+            directory.seek(position, unit.until);
             directory.mark_split();
         }
         Some(directory)

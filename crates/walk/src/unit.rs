@@ -2,7 +2,8 @@
 
 /// A directory to walk, or the rest of one: small whatever the directory's size, and valid in another process that has
 /// the same roots.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(from = "Written<Vec<u8>, Vec<u64>>")]
 pub struct Unit {
     /// The number of the root that it is below.
     pub root: u32,
@@ -10,6 +11,8 @@ pub struct Unit {
     pub path: Vec<u8>,
     /// The position at which reading continues, if the directory was begun.
     pub position: Option<u64>,
+    /// The position at which reading ends, if there is one, because another unit begins there.
+    pub until: Option<u64>,
     /// The inode numbers of the directories on the path, from the one in the root down to this one: a directory that
     /// was renamed since is found by its number, and one that took its name is not mistaken for it. 0 where unknown.
     /// Devices are not included: their numbers differ between nodes and after a restart.
@@ -28,6 +31,74 @@ impl Unit {
         let mut inodes = Vec::with_capacity(self.inodes.len() + 1);
         inodes.extend_from_slice(&self.inodes);
         inodes.push(inode);
-        Unit { root: self.root, path, position: None, inodes }
+        Unit { root: self.root, path, position: None, until: None, inodes }
+    }
+}
+
+/// A unit as it is written in checkpoints and messages.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Written<Path, Inodes> {
+    root: u32,
+    path: Path,
+    part: Part,
+    inodes: Inodes,
+}
+
+/// The part of a directory that a unit stands for. The first two are written as an optional position is: before there was
+/// the third, that was what a unit had.
+#[derive(serde::Serialize, serde::Deserialize)]
+enum Part {
+    Whole,
+    From(u64),
+    Between(u64, u64),
+}
+
+impl serde::Serialize for Unit {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let part = match (self.position, self.until) {
+            (None, _) => Part::Whole,
+            (Some(from), None) => Part::From(from),
+            (Some(from), Some(until)) => Part::Between(from, until),
+        };
+        Written { root: self.root, path: &self.path, part, inodes: &self.inodes }.serialize(serializer)
+    }
+}
+
+impl From<Written<Vec<u8>, Vec<u64>>> for Unit {
+    fn from(written: Written<Vec<u8>, Vec<u64>>) -> Unit {
+        let Written { root, path, part, inodes } = written;
+        let (position, until) = match part {
+            Part::Whole => (None, None),
+            Part::From(from) => (Some(from), None),
+            Part::Between(from, until) => (Some(from), Some(until)),
+        };
+        Unit { root, path, position, until, inodes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_without_an_end_are_written_as_before_there_were_ends() {
+        #[derive(serde::Serialize)]
+        struct Before {
+            root: u32,
+            path: Vec<u8>,
+            position: Option<u64>,
+            inodes: Vec<u64>,
+        }
+        for position in [None, Some(0), Some(300), Some(u64::MAX)] {
+            for until in [None, Some(7), Some(u64::MAX)] {
+                let (root, path, inodes) = (3, b"some/path".to_vec(), vec![1, 2_000, 0]);
+                let until = position.and(until);
+                let unit = Unit { root, path: path.clone(), position, until, inodes: inodes.clone() };
+                let bytes = postcard::to_stdvec(&unit).unwrap();
+                assert_eq!(postcard::from_bytes::<Unit>(&bytes).unwrap(), unit);
+                let before = postcard::to_stdvec(&Before { root, path, position, inodes }).unwrap();
+                assert_eq!(bytes == before, until.is_none(), "{unit:?}");
+            }
+        }
     }
 }

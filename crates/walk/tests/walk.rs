@@ -318,6 +318,45 @@ fn what_is_given_away_is_visited_by_the_other() {
     check(folder.path(), &all);
 }
 
+#[test]
+fn the_rest_of_a_large_directory_is_divided_and_every_part_is_visited() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..6000 {
+        std::fs::write(folder.path().join(format!("file {number}")), "").unwrap();
+    }
+    let options = Options { read_bytes: 4096, ..options(1) };
+    let mut first = Walk::new(options.clone());
+    let mut visitors = vec![Recorder::default()];
+    first.add_root(folder.path()).unwrap();
+    first.start(0, &mut visitors[0]).unwrap();
+    visitors[0].stop_after = Some((200, first.queue().clone()));
+    first.run(&mut visitors);
+    // As others ask one after the other.
+    let mut given: Vec<Unit> = (0..3).flat_map(|_| first.queue().take(1)).collect();
+    // Positions of ext4 are hashes, between which there is a middle.
+    if rustix::fs::statfs(folder.path()).unwrap().f_type as u64 == 0xEF53 {
+        assert_eq!(given.len(), 3, "{given:?}");
+        assert!(given[1].until == given[0].position && given[2].until == given[1].position, "{given:?}");
+        assert_eq!(first.queue().units(), 1, "the first part stays");
+    }
+    assert_eq!(first.run(&mut visitors), Ended::Done);
+    while let Some(unit) = given.pop() {
+        let mut other = Walk::new(options.clone());
+        let mut visitor = [Recorder::default()];
+        other.add_root(folder.path()).unwrap();
+        other.queue().put(vec![unit]);
+        visitor[0].stop_after = Some((300, other.queue().clone()));
+        if other.run(&mut visitor) == Ended::Stopped {
+            given.extend(other.queue().take(1));
+            assert_eq!(other.run(&mut visitor), Ended::Done);
+        }
+        visitors.extend(visitor);
+    }
+    let mut all = merge(visitors);
+    all.left.values_mut().for_each(|times| *times = 1);
+    check(folder.path(), &all);
+}
+
 /// A visitor that panics at everything below the root.
 struct Panicking;
 
