@@ -8,7 +8,7 @@ use nacre_walk::checkpoint::{self, LoadError, Loaded, Saved};
 use nacre_walk::collect::Collector;
 use nacre_walk::list::Output;
 use nacre_walk::report::link::HardLinks;
-use nacre_walk::report::{Report, Shared, Sums, Tally, node_of};
+use nacre_walk::report::{Report, Shared, Sums, Tally, show_begun};
 use nacre_walk::{Unit, Walk};
 
 use crate::{CommandError, Plan};
@@ -65,7 +65,7 @@ impl Counted {
     pub fn stand(&self, walk: &mut Walk<Sums>) -> StoppedWalk {
         let (mut begun, mut partial) = (Vec::new(), self.shared.partial.lock());
         let units = walk.frontier(|directory| {
-            begun.push((node_of(directory, &mut partial), directory.state().tally()));
+            show_begun(directory, &mut partial, |node, counts| begun.push((node, counts)));
         });
         StoppedWalk { begun, units }
     }

@@ -32,6 +32,7 @@ use rank::Ranking;
 use serde::{Deserialize, Serialize};
 
 use crate::WalkError;
+use crate::chain::{Level, Stack, put_number, take_number};
 use crate::directory::Directory;
 use crate::entry::{Entry, FileKind};
 use crate::record::Place;
@@ -75,6 +76,9 @@ impl Tally {
     }
 }
 
+/// The number of bytes of a node's number in packed sums.
+const NODE_BYTES: usize = 4;
+
 /// The state of a directory while it is walked: the number of its own entries, and the bytes of everything below it.
 #[derive(Default, derive_more::Debug)]
 #[debug("Sums")]
@@ -108,6 +112,35 @@ impl Sums {
     fn add_bytes(&self, tally: &Tally) {
         self.apparent.fetch_add(tally.apparent, Ordering::Relaxed);
         self.allocated.fetch_add(tally.allocated, Ordering::Relaxed);
+    }
+
+    /// Writes them to `packed`, unless a recorder's state is attached to them.
+    pub(crate) fn pack(&self, packed: &mut Vec<u8>) -> bool {
+        if self.place.is_some() {
+            return false;
+        }
+        let Tally { entries, apparent, allocated } = self.tally();
+        // The node is changed in place when it is known.
+        packed.extend_from_slice(&self.node.load(Ordering::Relaxed).to_le_bytes());
+        [entries, apparent, allocated].iter().for_each(|number| put_number(packed, *number));
+        true
+    }
+
+    /// Returns the sums that were written.
+    pub(crate) fn unpack(packed: &[u8]) -> Sums {
+        let (node, mut numbers) = packed.split_first_chunk().unwrap_or((&[0; NODE_BYTES], &[]));
+        Sums {
+            node: AtomicU32::new(u32::from_le_bytes(*node)),
+            entries: take_number(&mut numbers).into(),
+            apparent: take_number(&mut numbers).into(),
+            allocated: take_number(&mut numbers).into(),
+            place: None,
+        }
+    }
+
+    /// Returns the number of its node in the partial sums, if it has one.
+    fn known_node(&self) -> Option<u32> {
+        self.node.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Returns the current sums.
@@ -220,24 +253,65 @@ pub struct Shared {
 /// Returns the node of a directory among the partial sums.
 pub fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32 {
     // Each directory is asked once for its number and remembers it, so that a chain costs a step for each of its levels.
-    let (mut unknown, mut at) = (Vec::new(), directory);
-    let mut node = loop {
-        if let Some(node) = at.state().node.load(Ordering::Relaxed).checked_sub(1) {
-            break node;
-        }
-        let Some(parent) = at.parent() else {
-            let node = partial.root(at.root());
-            at.state().node.store(node + 1, Ordering::Relaxed);
-            break node;
-        };
-        unknown.push(at);
-        at = parent;
-    };
-    for directory in unknown.into_iter().rev() {
-        node = partial.child(node, directory.name().to_bytes());
-        directory.state().node.store(node + 1, Ordering::Relaxed);
+    if let Some(node) = directory.state().known_node() {
+        return node;
     }
+    let (mut unknown, mut above) = (Vec::new(), directory.ancestor());
+    let mut node = None;
+    while let Some(at) = above {
+        node = at.state().known_node();
+        if node.is_some() {
+            break;
+        }
+        above = at.ancestor();
+        unknown.push(at);
+    }
+    for at in unknown.iter().rev() {
+        node = Some(make_node(at, node, partial));
+    }
+    make_node(directory, node, partial)
+}
+
+/// Makes the node of a directory, and of the packed ones above it; `above` is that of the directory above those.
+fn make_node(directory: &Directory<Sums>, above: Option<u32>, partial: &mut Partial) -> u32 {
+    let node = match above {
+        None => partial.root(directory.root()),
+        Some(above) => {
+            let parent = directory.with_packed(|levels| number_packed(levels, above, partial));
+            partial.child(parent.unwrap_or(above), directory.name().to_bytes())
+        }
+    };
+    directory.state().node.store(node + 1, Ordering::Relaxed);
     node
+}
+
+/// Makes the nodes of packed directories that have none, and returns that of the last one; `above` is that of the directory above
+/// the first one.
+fn number_packed(levels: &mut Stack, above: u32, partial: &mut Partial) -> u32 {
+    let known = |record: &[u8]| Sums::unpack(Level::get(record).state).known_node();
+    // Those above one that is known are known, too.
+    let unknown = levels.iter_rev().map(known).take_while(Option::is_none).count();
+    let mut node = levels.iter_rev().find_map(known).unwrap_or(above);
+    levels.change_last(unknown, |record| {
+        let Level { name, state, .. } = Level::get(record);
+        let at = record.len() - state.len();
+        node = partial.child(node, name);
+        record[at..at + NODE_BYTES].copy_from_slice(&(node + 1).to_le_bytes());
+    });
+    node
+}
+
+/// Passes the node and the counts of a directory that is begun to `show`, and those of the packed directories above it.
+pub fn show_begun(directory: &Directory<Sums>, partial: &mut Partial, mut show: impl FnMut(u32, Tally)) {
+    show(node_of(directory, partial), directory.state().tally());
+    directory.with_packed(|levels| {
+        for record in levels.iter_rev() {
+            let sums = Sums::unpack(Level::get(record).state);
+            if let Some(node) = sums.known_node() {
+                show(node, sums.tally());
+            }
+        }
+    });
 }
 
 impl Report {

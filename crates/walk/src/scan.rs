@@ -63,6 +63,7 @@ impl<V: Visitor> Scanner<'_, V> {
                         directory.close_for_now();
                     }
                     self.release(directory);
+                    child.pack_above(V::pack);
                     self.read(child);
                 } else {
                     self.release(directory);
@@ -341,8 +342,11 @@ impl<V: Visitor> Scanner<'_, V> {
             // Names come from paths that were made of names, which hold no zeros; one that does is nobody's.
             let child = CString::new(name).ok().and_then(|name| self.open_again(&directory, &name, inode));
             directory.mark_split();
+            // What is in it was visited before, or is elsewhere.
+            directory.end();
             self.release(directory);
             directory = child?;
+            directory.pack_above(V::pack);
         }
         if let Some(position) = unit.position {
             directory.seek(position);
@@ -476,7 +480,7 @@ impl<V: Visitor> Scanner<'_, V> {
         directory.unhold();
         let mut finished = directory;
         while finished.finish() {
-            let parent = finished.parent().cloned();
+            let parent = finished.unpack_above(V::unpack);
             if let Some(parent) = &parent {
                 // While its child is open: from above it would take as many steps as there are levels.
                 parent.recall(&finished);
