@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Unit;
 use crate::entry::Time;
+use crate::report::histogram::Histogram;
 use crate::report::level::Levels;
 use crate::report::link::HardLinks;
 use crate::report::partial::{Partial, Received, is_name};
@@ -270,6 +271,7 @@ pub fn read(
         return Err(LoadError::Damaged("parts are missing"));
     };
     report.levels = levels;
+    report.histograms.iter_mut().for_each(Histogram::put_depths_together);
     // Rests come last: whoever reads the rest of a directory then knows which of its entries were renamed since their
     // units were written down, and does not visit them once more under their new names.
     units.sort_by_key(|unit: &Unit| unit.position.is_some());

@@ -129,11 +129,16 @@ fn levels(levels: &Levels, output: &mut impl Write) -> io::Result<()> {
     writeln!(output, "\nlevels below the roots")?;
     let mut table = Table::new(&["level", "entries", "directories", "files", "apparent", "allocated"]);
     for (depth, Level { tally, directories, files }) in levels.shown() {
-        let name = if depth > LEVEL_MAX { format!("over {LEVEL_MAX}") } else { depth.to_string() };
+        let name = level_name(depth);
         let (entries, directories, files) = (grouped(tally.entries), grouped(*directories), grouped(*files));
         table.row([name, entries, directories, files, size(tally.apparent), size(tally.allocated)]);
     }
     table.print(output)
+}
+
+/// Returns the label of a level, or of all that are deeper than [`LEVEL_MAX`].
+fn level_name(depth: u32) -> String {
+    if depth > LEVEL_MAX { format!("over {LEVEL_MAX}") } else { depth.to_string() }
 }
 
 /// Returns the title of a histogram.
@@ -162,7 +167,8 @@ pub(crate) fn bucket_name(histogram: &Histogram, bucket: u32, names: &mut HashMa
         (Measure::Owner, _) => user_name(names, bucket).to_owned(),
         (Measure::Group, _) => group_name(names, bucket).to_owned(),
         (Measure::Type, _) => KINDS.get(bucket as usize).map_or("unknown", |kind| kind_word(*kind)).into(),
-        (Measure::Depth | Measure::Size, _) => bucket.to_string(),
+        (Measure::Depth, _) => level_name(bucket),
+        (Measure::Size, _) => bucket.to_string(),
     }
 }
 
@@ -219,7 +225,10 @@ pub fn json(report: &Report) -> Value {
                         object.insert("from".into(), low.into());
                         object.insert("to".into(), high.into());
                     }
-                    (Measure::Depth, _) => drop(object.insert("depth".into(), bucket.into())),
+                    (Measure::Depth, _) => drop(match bucket {
+                        0..=LEVEL_MAX => object.insert("depth".into(), bucket.into()),
+                        _ => object.insert("deeper_than".into(), LEVEL_MAX.into()),
+                    }),
                     (Measure::Owner, _) => {
                         object.insert("user".into(), user_name(&mut users, bucket).into());
                         object.insert("uid".into(), bucket.into());
