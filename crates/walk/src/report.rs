@@ -314,6 +314,33 @@ pub fn show_begun(directory: &Directory<Sums>, partial: &mut Partial, mut show: 
     });
 }
 
+/// The depth from which on it is cheaper to look at the directories above one than to build its path.
+const LOOK_DEPTH_MIN: u32 = 64;
+
+/// Returns whether so many directories above one that is left have bytes beside those below this one.
+fn has_larger_above(directory: &Directory<Sums>, count: usize) -> bool {
+    let mut left = count;
+    let mut is_enough = |sums: &Sums| {
+        left -= usize::from(sums.tally().allocated > 0);
+        left == 0
+    };
+    let mut at: Option<Arc<Directory<Sums>>> = None;
+    loop {
+        let here = at.as_deref().unwrap_or(directory);
+        let packed = here.with_packed(|levels| {
+            levels.iter_rev().any(|record| is_enough(&Sums::unpack(Level::get(record).state)))
+        });
+        if packed == Some(true) {
+            return true;
+        }
+        let Some(above) = here.ancestor() else { return false };
+        if is_enough(above.state()) {
+            return true;
+        }
+        at = Some(above);
+    }
+}
+
 impl Report {
     /// Creates an empty report.
     pub fn new(shape: &Shape) -> Report {
@@ -383,16 +410,32 @@ impl Report {
             partial.add(node, &tally);
             return;
         }
-        self.rank(&tally, directory.depth(), |path| path.extend_from_slice(&directory.path_bytes()));
+        let larger = |count| has_larger_above(directory, count);
+        self.rank(&tally, directory.depth(), larger, |path| path.extend_from_slice(&directory.path_bytes()));
         if let Some(parent) = directory.parent() {
             parent.state().add_bytes(&tally);
         }
     }
 
-    fn rank(&mut self, tally: &Tally, depth: u32, path: impl Fn(&mut Vec<u8>)) {
+    /// Ranks a directory. `larger` says whether so many directories above it have more bytes below them, for certain.
+    fn rank(
+        &mut self,
+        tally: &Tally,
+        depth: u32,
+        larger: impl FnOnce(usize) -> bool,
+        path: impl Fn(&mut Vec<u8>),
+    ) {
         self.crowded.offer_directory(tally.entries, depth, &path);
-        if self.by_bytes.max() > 0 {
-            self.by_entries.offer_directory(tally.entries, depth, &path);
+        let max = self.by_bytes.max();
+        if max == 0 {
+            return;
+        }
+        self.by_entries.offer_directory(tally.entries, depth, &path);
+        // Each directory of a chain has more bytes below it than those in it, which come before: without a look at those above,
+        // the path of each would be built, whose lengths add up to the square of the depth.
+        if self.by_bytes.may_take_directory(tally.allocated, depth)
+            && !(depth >= LOOK_DEPTH_MIN && larger(max))
+        {
             self.by_bytes.offer_directory(tally.allocated, depth, &path);
         }
     }
@@ -449,18 +492,18 @@ impl Report {
 
     /// Adds up the directories that were split, once all is merged. `roots` are the roots' paths as they were given.
     pub fn finish(&mut self, roots: &[Vec<u8>], partial: Partial) {
-        partial.finish(|root, depth, tally, path| {
+        partial.finish(|root, depth, tally, place| {
             let whole = |whole: &mut Vec<u8>| {
                 whole.extend_from_slice(roots.get(root as usize).map_or(&[], Vec::as_slice));
                 if depth > 0 && whole.last() != Some(&b'/') {
                     whole.push(b'/');
                 }
-                path(whole);
+                place.write_path(whole);
             };
             if tally.entries > 0 {
                 self.deepest.offer(depth + 1, whole);
             }
-            self.rank(tally, depth, whole);
+            self.rank(tally, depth, |count| place.has_larger_above(count), whole);
         });
     }
 
@@ -509,7 +552,7 @@ mod tests {
             let path = format!("{}/{number}", other * 7 % 12).into_bytes();
             let write = |to: &mut Vec<u8>| to.extend_from_slice(&path);
             report.deepest.offer(4, write);
-            report.rank(&Tally { entries: 9, apparent: 9, allocated: 9 }, 3, write);
+            report.rank(&Tally { entries: 9, apparent: 9, allocated: 9 }, 3, |_| false, write);
             report.files.offer_file(5, 4, write);
             report.mount_point(path.clone());
             report.fail(WalkError::missing(path.clone()));

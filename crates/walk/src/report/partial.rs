@@ -120,8 +120,8 @@ impl Partial {
     }
 
     /// Passes every directory to `show` with the sum of its contents at all depths, the deepest of a path first: the
-    /// root's number, the depth below it, the sum, and a function that appends the path below the root.
-    pub(crate) fn finish(mut self, mut show: impl FnMut(u32, u32, &Tally, &dyn Fn(&mut Vec<u8>))) {
+    /// root's number, the depth below it, the sum, and its place.
+    pub(crate) fn finish(mut self, mut show: impl FnMut(u32, u32, &Tally, NodePlace<'_>)) {
         let mut depths = vec![0_u32; self.nodes.len()];
         let mut roots = vec![0_u32; self.nodes.len()];
         for (node, Node { parent, .. }) in self.nodes.iter().enumerate() {
@@ -134,27 +134,43 @@ impl Partial {
         }
         for node in (0..self.nodes.len()).rev() {
             let Node { parent, tally, .. } = self.nodes[node];
-            let path = |path: &mut Vec<u8>| self.write_path(node as u32, path);
-            show(roots[node], depths[node], &tally, &path);
+            show(roots[node], depths[node], &tally, NodePlace { partial: &self, node: node as u32 });
             if let Some(parent) = self.nodes.get_mut(parent as usize) {
                 parent.tally.add(&Tally { entries: 0, ..tally });
             }
         }
     }
+}
 
-    fn write_path(&self, node: u32, path: &mut Vec<u8>) {
-        let mut names = Vec::new();
-        let mut at = node;
-        while self.nodes[at as usize].parent != NONE {
-            names.push(self.name(at));
-            at = self.nodes[at as usize].parent;
-        }
-        for (number, name) in names.into_iter().rev().enumerate() {
-            if number > 0 {
+/// The place of a directory while the sums are added up.
+pub(crate) struct NodePlace<'a> {
+    partial: &'a Partial,
+    node: u32,
+}
+
+impl NodePlace<'_> {
+    /// Appends the path below the root.
+    pub fn write_path(&self, path: &mut Vec<u8>) {
+        let Partial { nodes, .. } = self.partial;
+        let (begin, mut at) = (path.len(), self.node);
+        // Written from its end to its beginning.
+        while nodes[at as usize].parent != NONE {
+            if path.len() > begin {
                 path.push(b'/');
             }
-            path.extend_from_slice(name);
+            path.extend(self.partial.name(at).iter().rev());
+            at = nodes[at as usize].parent;
         }
+        path[begin..].reverse();
+    }
+
+    /// Returns whether so many directories above it have bytes beside those below it.
+    pub fn has_larger_above(&self, count: usize) -> bool {
+        let nodes = &self.partial.nodes;
+        let above =
+            |at: u32| nodes.get(nodes[at as usize].parent as usize).map(|_| nodes[at as usize].parent);
+        let lineage = std::iter::successors(above(self.node), |at| above(*at));
+        lineage.filter(|at| nodes[*at as usize].tally.allocated > 0).take(count).count() == count
     }
 }
 
@@ -212,9 +228,9 @@ mod tests {
 
     fn sums(partial: Partial) -> Sums {
         let mut sums = Sums::new();
-        partial.finish(|root, depth, tally, path| {
+        partial.finish(|root, depth, tally, place| {
             let mut bytes = Vec::new();
-            path(&mut bytes);
+            place.write_path(&mut bytes);
             assert!(sums.insert((root, bytes), (depth, *tally)).is_none());
         });
         sums

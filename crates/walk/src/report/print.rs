@@ -105,11 +105,14 @@ fn ranking(
         return Ok(());
     }
     writeln!(output, "\n{title}")?;
-    let mut table = Table::new(&[]);
-    for ranked in ranking.sorted() {
-        table.row([shown_size(ranked.size()), Escaped(ranked.path()).to_string()]);
+    // Not as a table, which would hold all paths twice, however long they are.
+    let largest = ranking.sorted();
+    let sizes: Vec<String> = largest.iter().map(|ranked| shown_size(ranked.size())).collect();
+    let width = sizes.iter().map(String::len).max().unwrap_or(0);
+    for (size, ranked) in sizes.iter().zip(largest) {
+        writeln!(output, "{size:>width$}  {}", Escaped(ranked.path()))?;
     }
-    table.print(output)
+    Ok(())
 }
 
 fn histogram(histogram: &Histogram, output: &mut impl Write) -> io::Result<()> {
@@ -308,9 +311,7 @@ impl Table {
     fn new(heads: &[&str]) -> Table {
         let mut table = comfy_table::Table::new();
         table.load_style(NOTHING);
-        if !heads.is_empty() {
-            table.set_header(heads.iter().map(|head| head.to_uppercase()));
-        }
+        table.set_header(heads.iter().map(|head| head.to_uppercase()));
         Table(table)
     }
 
@@ -322,9 +323,9 @@ impl Table {
         let columns = self.0.column_count();
         for index in 0..columns {
             let mut cells = self.0.column_cells_iter(index).flatten();
-            // What rows are about stands at their beginning, or, without heads, at their end.
-            let numbers = index + 1 < columns
-                && (index > 0 || self.0.header().is_none())
+            // What rows are about stands at their beginning.
+            let numbers = index > 0
+                && index + 1 < columns
                 && cells.all(|cell| cell.content().starts_with(|c: char| c.is_ascii_digit()));
             let Some(column) = self.0.column_mut(index) else { continue };
             column.set_padding((0, 2));
