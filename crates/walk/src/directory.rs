@@ -538,7 +538,8 @@ impl<S> Directory<S> {
 
     /// Returns the whole directory as a unit of work.
     pub(crate) fn unit(&self) -> Unit {
-        let mut inodes = Vec::with_capacity(self.depth as usize);
+        // There may be one more: of an entry in it.
+        let mut inodes = Vec::with_capacity(self.depth as usize + 1);
         self.ascend(|depth, level| inodes.extend((depth > 0).then_some(level.inode)));
         inodes.reverse();
         Unit { root: self.root, path: self.path_below_root(), position: None, inodes }

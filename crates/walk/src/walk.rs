@@ -234,7 +234,7 @@ impl<S: Send + Sync> Walk<S> {
 
     /// Returns the work that is left after a stopped run, as units. Each directory that is begun is passed to `begun`,
     /// once, with the state that the visitors attached to it, unless it is packed ([`Visitor::pack`]).
-    pub fn frontier(&mut self, mut begun: impl FnMut(&Directory<S>)) -> Vec<Unit> {
+    pub fn frontier(&mut self, mut begun: impl FnMut(&Arc<Directory<S>>)) -> Vec<Unit> {
         let mut all = Vec::new();
         while let Some(work) = self.queue.steal(0) {
             self.queue.count_out();
@@ -253,8 +253,7 @@ impl<S: Send + Sync> Walk<S> {
                     Some(directory)
                 }
                 Work::Children(directory, names) => {
-                    let parent = directory.unit();
-                    units.extend(names.iter().map(|(name, inode)| parent.child(name.to_bytes(), inode)));
+                    directory.unit().children(names.iter(), &mut units);
                     Some(directory)
                 }
                 Work::Given(directory) => Some(directory),

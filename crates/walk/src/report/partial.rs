@@ -4,9 +4,13 @@
 //! number of directories lies on it, and a node always comes after its parent, so that one backward pass adds
 //! everything up. Its serialised form is the nodes in order.
 
+use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
-use crate::report::Tally;
+use crate::chain::Level;
+use crate::directory::Directory;
+use crate::report::{Sums, Tally};
 
 /// The size of nodes that are written or sent at once, in bytes.
 const PORTION_BYTES: usize = 64 << 10;
@@ -105,18 +109,52 @@ impl Partial {
     ///
     /// # Errors
     /// Those of `send`.
-    pub fn send(&self, mut send: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        let mut bytes = Vec::new();
+    pub fn send(&self, send: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        self.send_with(&[], send)
+    }
+
+    /// Passes all nodes to `send` as [`Partial::send`] does, and after them those of directories that are begun, with their counts. A
+    /// directory that has a node already gets another one: who receives both adds them up. So no node is made here for a walk that
+    /// is only saved.
+    ///
+    /// # Errors
+    /// Those of `send`, or if a directory comes before the one that it is in.
+    pub(crate) fn send_with(
+        &self,
+        begun: &[Arc<Directory<Sums>>],
+        send: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut portions = Portions { bytes: Vec::new(), send };
         for node in 0..self.nodes.len() as u32 {
             let Node { parent, tally, .. } = &self.nodes[node as usize];
-            let record = (parent.wrapping_add(1), self.name(node), tally);
-            bytes = postcard::to_extend(&record, bytes).map_err(io::Error::other)?;
-            if bytes.len() >= PORTION_BYTES {
-                send(&bytes)?;
-                bytes.clear();
-            }
+            portions.put(*parent, self.name(node), tally)?;
         }
-        if bytes.is_empty() { Ok(()) } else { send(&bytes) }
+        let mut numbers = HashMap::new();
+        let mut next = self.nodes.len() as u32;
+        for directory in begun {
+            let mut parent = match directory.ancestor() {
+                None => NONE,
+                Some(above) => *numbers
+                    .get(&Arc::as_ptr(&above))
+                    .ok_or_else(|| io::Error::other("a directory comes before the one that it is in"))?,
+            };
+            let packed = directory.with_packed(|levels| {
+                levels.iter().try_for_each(|record| -> io::Result<()> {
+                    let level = Level::get(record);
+                    portions.put(parent, level.name, &Sums::unpack(level.state).tally())?;
+                    parent = next;
+                    next += 1;
+                    Ok(())
+                })
+            });
+            packed.unwrap_or(Ok(()))?;
+            let root = directory.root().to_le_bytes();
+            let name = if parent == NONE { &root[..] } else { directory.name().to_bytes() };
+            portions.put(parent, name, &directory.state().tally())?;
+            numbers.insert(Arc::as_ptr(directory), next);
+            next += 1;
+        }
+        portions.end()
     }
 
     /// Passes every directory to `show` with the sum of its contents at all depths, the deepest of a path first: the
@@ -139,6 +177,29 @@ impl Partial {
                 parent.tally.add(&Tally { entries: 0, ..tally });
             }
         }
+    }
+}
+
+/// Nodes as bytes, which are handed on in portions.
+struct Portions<F> {
+    bytes: Vec<u8>,
+    send: F,
+}
+
+impl<F: FnMut(&[u8]) -> io::Result<()>> Portions<F> {
+    fn put(&mut self, parent: u32, name: &[u8], tally: &Tally) -> io::Result<()> {
+        let record = (parent.wrapping_add(1), name, tally);
+        let bytes = std::mem::take(&mut self.bytes);
+        self.bytes = postcard::to_extend(&record, bytes).map_err(io::Error::other)?;
+        if self.bytes.len() >= PORTION_BYTES {
+            (self.send)(&self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> io::Result<()> {
+        if self.bytes.is_empty() { Ok(()) } else { (self.send)(&self.bytes) }
     }
 }
 
