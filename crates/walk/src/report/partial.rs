@@ -24,13 +24,37 @@ struct Node {
     /// The end of the name, which begins at the end of the previous node's name. The name of a root is its number in
     /// four bytes.
     name_end: u32,
-    tally: Tally,
+    sum: SmallTally,
+}
+
+/// A sum in half the space, as most are small; `entries` of a larger one is [`LARGE`].
+#[derive(Clone, Copy, Debug, Default)]
+struct SmallTally {
+    entries: u32,
+    apparent: u32,
+    allocated: u32,
+}
+
+/// The number of entries that stands for a sum which is kept elsewhere.
+const LARGE: u32 = u32::MAX;
+
+impl SmallTally {
+    /// Returns a sum if it is small.
+    fn new(tally: &Tally) -> Option<SmallTally> {
+        Some(SmallTally {
+            entries: u32::try_from(tally.entries).ok().filter(|entries| *entries != LARGE)?,
+            apparent: u32::try_from(tally.apparent).ok()?,
+            allocated: u32::try_from(tally.allocated).ok()?,
+        })
+    }
 }
 
 /// The directories of which only parts are counted here.
 #[derive(Clone, Debug, Default)]
 pub struct Partial {
     nodes: Vec<Node>,
+    /// The sums that are not small, by their nodes.
+    large: HashMap<u32, Tally>,
     names: Vec<u8>,
     /// A hash table of nodes by parent and name with open addressing: node numbers plus one, or 0. Its size is a power
     /// of two.
@@ -50,12 +74,27 @@ impl Partial {
 
     /// Adds to the sum of a node.
     pub fn add(&mut self, node: u32, tally: &Tally) {
-        self.nodes[node as usize].tally.add(tally);
+        let mut sum = self.sum(node);
+        sum.add(tally);
+        self.nodes[node as usize].sum = SmallTally::new(&sum).unwrap_or_else(|| {
+            self.large.insert(node, sum);
+            SmallTally { entries: LARGE, ..SmallTally::default() }
+        });
+    }
+
+    fn sum(&self, node: u32) -> Tally {
+        match self.nodes[node as usize].sum {
+            SmallTally { entries: LARGE, .. } => self.large.get(&node).copied().unwrap_or_default(),
+            SmallTally { entries, apparent, allocated } => {
+                Tally { entries: entries.into(), apparent: apparent.into(), allocated: allocated.into() }
+            }
+        }
     }
 
     /// Resets all sums; nodes keep their numbers.
     pub fn clear_sums(&mut self) {
-        self.nodes.iter_mut().for_each(|node| node.tally = Tally::default());
+        self.nodes.iter_mut().for_each(|node| node.sum = SmallTally::default());
+        self.large.clear();
     }
 
     /// Returns whether there is no node.
@@ -100,7 +139,7 @@ impl Partial {
             "too many partial sums"
         );
         self.names.extend_from_slice(name);
-        self.nodes.push(Node { parent, name_end: self.names.len() as u32, tally: Tally::default() });
+        self.nodes.push(Node { parent, name_end: self.names.len() as u32, sum: SmallTally::default() });
         self.table[slot] = node + 1;
         node
     }
@@ -126,8 +165,7 @@ impl Partial {
     ) -> io::Result<()> {
         let mut portions = Portions { bytes: Vec::new(), send };
         for node in 0..self.nodes.len() as u32 {
-            let Node { parent, tally, .. } = &self.nodes[node as usize];
-            portions.put(*parent, self.name(node), tally)?;
+            portions.put(self.nodes[node as usize].parent, self.name(node), &self.sum(node))?;
         }
         let mut numbers = HashMap::new();
         let mut next = self.nodes.len() as u32;
@@ -171,10 +209,10 @@ impl Partial {
             }
         }
         for node in (0..self.nodes.len()).rev() {
-            let Node { parent, tally, .. } = self.nodes[node];
+            let (parent, tally) = (self.nodes[node].parent, self.sum(node as u32));
             show(roots[node], depths[node], &tally, NodePlace { partial: &self, node: node as u32 });
-            if let Some(parent) = self.nodes.get_mut(parent as usize) {
-                parent.tally.add(&Tally { entries: 0, ..tally });
+            if parent != NONE {
+                self.add(parent, &Tally { entries: 0, ..tally });
             }
         }
     }
@@ -231,7 +269,7 @@ impl NodePlace<'_> {
         let above =
             |at: u32| nodes.get(nodes[at as usize].parent as usize).map(|_| nodes[at as usize].parent);
         let lineage = std::iter::successors(above(self.node), |at| above(*at));
-        lineage.filter(|at| nodes[*at as usize].tally.allocated > 0).take(count).count() == count
+        lineage.filter(|at| self.partial.sum(*at).allocated > 0).take(count).count() == count
     }
 }
 
@@ -338,6 +376,33 @@ mod tests {
             let levels = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
             assert_eq!((levels as u32, tally), (depth, naive[&(root, path)]));
         }
+    }
+
+    #[test]
+    fn sums_are_exact_however_large_they_are() {
+        let mut partial = Partial::default();
+        let root = partial.root(0);
+        let nodes = [partial.child(root, b"a"), partial.child(root, b"b")];
+        let bytes = u64::from(u32::MAX);
+        for _ in 0..3 {
+            partial.add(nodes[0], &Tally { entries: 1, apparent: bytes, allocated: 1 });
+            partial.add(nodes[1], &Tally { entries: bytes, apparent: 1, allocated: bytes });
+        }
+        let mut again = Partial::default();
+        let mut received = Received::default();
+        partial
+            .send(|bytes| {
+                assert!(received.add(&mut again, bytes));
+                Ok(())
+            })
+            .unwrap();
+        partial.clear_sums();
+        assert!(sums(partial).values().all(|(_, tally)| *tally == Tally::default()));
+        let sums = sums(again);
+        let sum = |path: &str| sums[&(0, path.as_bytes().to_vec())].1;
+        assert_eq!(sum("a"), Tally { entries: 3, apparent: 3 * bytes, allocated: 3 });
+        assert_eq!(sum("b"), Tally { entries: 3 * bytes, apparent: 3, allocated: 3 * bytes });
+        assert_eq!(sum(""), Tally { entries: 0, apparent: 3 * bytes + 3, allocated: 3 * bytes + 3 });
     }
 
     #[test]
