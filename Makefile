@@ -15,6 +15,8 @@ SOAK_SECONDS ?= 600
 # threads.
 SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
+# Levels of the chain of directories that `make soak-walk` walks, copies and removes.
+SOAK_LEVELS ?= 1000000
 # Pairs of access patterns that each test of `make soak-lock` compares with bitmaps or lists.
 SOAK_PATTERNS ?= 3000000
 # Histories (schedules from a seed) of clusters of lock servers with faults, most of them small: a million takes about seven minutes of
@@ -55,7 +57,8 @@ help:
 	@echo "                and every plane behind a device that is full for as long;"
 	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes;"
 	@echo "                make soak-ceph, clients that count on Ceph while OSDs and the monitor are killed, for $(SOAK_SECONDS) s;"
-	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
+	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice,"
+	@echo "                and a chain of $(SOAK_LEVELS) directories in bounded memory;"
 	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
 	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s;"
 	@echo "                make soak-sequencer, $(SOAK_SCHEDULES) schedules of metadata ranks and clients with faults, twice;"
@@ -191,6 +194,7 @@ soak-store:
 
 soak-walk:
 	NACRE_ITERATIONS=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-walk --features shuttle --lib concurrent
+	NACRE_LEVELS=$(SOAK_LEVELS) $(CARGO) test --release --package nacre-cli --test walk_depth -- --nocapture
 
 soak-lock:
 	NACRE_HISTORIES=$(SOAK_PATTERNS) $(CARGO) test --release --package nacre-lock --test pattern

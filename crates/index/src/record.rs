@@ -252,7 +252,8 @@ impl Recorder for SweepRecorder {
 
     fn leave(&mut self, directory: &Directory<Sums>) {
         let Some(known) = directory.state().place::<Known>() else { return };
-        let parent = directory.parent().and_then(|parent| parent.state().place::<Known>());
+        let parent = directory.parent();
+        let parent = parent.as_ref().and_then(|parent| parent.state().place::<Known>());
         let sums = directory.state().tally();
         self.batch.directories.push(DirectoryRow {
             id: known.number,

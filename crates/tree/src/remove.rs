@@ -381,6 +381,12 @@ impl Visitor for Counter<'_> {
         verdict
     }
 
+    fn pack(_state: &(), _child: &(), _packed: &mut Vec<u8>) -> bool {
+        true
+    }
+
+    fn unpack(_packed: &[u8], _child: &()) {}
+
     fn failed(&mut self, error: WalkError) {
         self.counted.errors += u64::from(!error.vanished());
     }
@@ -541,8 +547,17 @@ impl Visitor for Remover<'_> {
         };
         let kept = directory.state().0.load(Ordering::Relaxed) || stays || !self.remove_directory(directory);
         if kept && let Some(parent) = directory.parent() {
-            self.incomplete(parent);
+            self.incomplete(&parent);
         }
+    }
+
+    fn pack(state: &Remains, _child: &Remains, packed: &mut Vec<u8>) -> bool {
+        packed.push(u8::from(state.0.load(Ordering::Relaxed)));
+        true
+    }
+
+    fn unpack(packed: &[u8], _child: &Remains) -> Remains {
+        Remains(AtomicBool::new(packed != [0]))
     }
 
     fn mount_point(&mut self, path: Vec<u8>) {

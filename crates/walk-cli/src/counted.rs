@@ -8,8 +8,8 @@ use nacre_walk::checkpoint::{self, LoadError, Loaded, Saved};
 use nacre_walk::collect::Collector;
 use nacre_walk::list::Output;
 use nacre_walk::report::link::HardLinks;
-use nacre_walk::report::{Report, Shared, Sums, Tally, node_of};
-use nacre_walk::{Unit, Walk};
+use nacre_walk::report::{Report, Shared, Sums, Tally, show_begun};
+use nacre_walk::{Directory, Unit, Walk};
 
 use crate::{CommandError, Plan};
 
@@ -65,7 +65,7 @@ impl Counted {
     pub fn stand(&self, walk: &mut Walk<Sums>) -> StoppedWalk {
         let (mut begun, mut partial) = (Vec::new(), self.shared.partial.lock());
         let units = walk.frontier(|directory| {
-            begun.push((node_of(directory, &mut partial), directory.state().tally()));
+            show_begun(directory, &mut partial, |node, counts| begun.push((node, counts)));
         });
         StoppedWalk { begun, units }
     }
@@ -76,11 +76,34 @@ impl Counted {
     /// [`CommandError::Failed`] if it cannot be written.
     pub fn write(&self, target: &Path, plan: &Plan, standing: &StoppedWalk) -> Result<(), CommandError> {
         let StoppedWalk { begun, units } = standing;
+        self.write_part(target, plan, (begun, &[]), units)
+    }
+
+    /// Writes a checkpoint of a walk by this process alone, in less memory: its counts are not copied.
+    ///
+    /// # Errors
+    /// [`CommandError::Failed`] if it cannot be written.
+    pub fn write_all(&self, target: &Path, plan: &Plan, walk: &mut Walk<Sums>) -> Result<(), CommandError> {
+        let mut directories = Vec::new();
+        let units = walk.frontier(|directory| directories.push(Arc::clone(directory)));
+        // Each comes after the one that it is in.
+        directories.sort_by_key(|directory| directory.depth());
+        self.write_part(target, plan, (&[], &directories), &units)
+    }
+
+    fn write_part(
+        &self,
+        target: &Path,
+        plan: &Plan,
+        (begun, directories): (&[(u32, Tally)], &[Arc<Directory<Sums>>]),
+        units: &[Unit],
+    ) -> Result<(), CommandError> {
         let saved = Saved {
             head: &plan.head,
             report: &self.report,
             partial: &self.shared.partial.lock(),
             begun,
+            directories,
             units,
             links: &self.links,
         };

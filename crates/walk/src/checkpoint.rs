@@ -9,16 +9,19 @@
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use nacre_quantity::Escaped;
 use serde::{Deserialize, Serialize};
 
 use crate::Unit;
+use crate::directory::Directory;
 use crate::entry::Time;
+use crate::report::histogram::Histogram;
 use crate::report::level::Levels;
 use crate::report::link::HardLinks;
 use crate::report::partial::{Partial, Received, is_name};
-use crate::report::{Report, Tally};
+use crate::report::{Report, Sums, Tally};
 
 const MAGIC: [u8; 8] = *b"\x89NACREW\n";
 
@@ -78,6 +81,8 @@ pub struct Saved<'a> {
     pub partial: &'a Partial,
     /// The counts of directories that are begun, each with the directory's index in `partial`.
     pub begun: &'a [(u32, Tally)],
+    /// Directories that are begun and whose counts are not among those, each after the one that it is in.
+    pub directories: &'a [Arc<Directory<Sums>>],
     /// The work that is left.
     pub units: &'a [Unit],
     /// The files with several names.
@@ -153,7 +158,7 @@ pub fn load(path: &Path, links: &mut HardLinks, partial: &mut Partial) -> Result
 /// # Errors
 /// If the writer fails, or a part is too large for a frame.
 pub fn write(writer: &mut impl Write, saved: &Saved<'_>) -> io::Result<()> {
-    let Saved { head, report, partial, begun, units, links } = saved;
+    let Saved { head, report, partial, begun, directories, units, links } = saved;
     writer.write_all(&MAGIC)?;
     writer.write_all(&VERSION.to_le_bytes())?;
     let mut frames = 0_u64;
@@ -166,7 +171,7 @@ pub fn write(writer: &mut impl Write, saved: &Saved<'_>) -> io::Result<()> {
     if let Some(levels) = &report.levels {
         frame(LEVELS, &encode(levels)?)?;
     }
-    partial.send(|bytes| frame(SUMS, bytes))?;
+    partial.send_with(directories, |bytes| frame(SUMS, bytes))?;
     for begun in begun.chunks(FRAME_UNITS) {
         frame(BEGUN, &encode(&begun)?)?;
     }
@@ -194,17 +199,19 @@ fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
 fn put_frame(writer: &mut impl Write, kind: u8, payload: &[u8]) -> io::Result<()> {
     let len = u32::try_from(payload.len()).ok().filter(|len| *len <= FRAME_BYTES_MAX);
     let len = len.ok_or_else(|| io::Error::other("a part of the checkpoint is too large"))?;
-    let mut frame = Vec::with_capacity(payload.len() + 9);
-    frame.push(kind);
-    frame.extend_from_slice(&len.to_le_bytes());
-    frame.extend_from_slice(payload);
-    let checksum = checksum(&frame);
-    frame.extend_from_slice(&checksum.to_le_bytes());
-    writer.write_all(&frame)
+    // In parts, because it may be large.
+    let mut checksum = crc_fast::Digest::new(CHECKSUM);
+    for part in [&[kind][..], &len.to_le_bytes(), payload] {
+        checksum.update(part);
+        writer.write_all(part)?;
+    }
+    writer.write_all(&(checksum.finalize() as u32).to_le_bytes())
 }
 
+const CHECKSUM: crc_fast::CrcAlgorithm = crc_fast::CrcAlgorithm::Crc32Iscsi;
+
 fn checksum(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    crc_fast::checksum(CHECKSUM, bytes) as u32
 }
 
 /// Reads a checkpoint's bytes.
@@ -270,6 +277,7 @@ pub fn read(
         return Err(LoadError::Damaged("parts are missing"));
     };
     report.levels = levels;
+    report.histograms.iter_mut().for_each(Histogram::put_depths_together);
     // Rests come last: whoever reads the rest of a directory then knows which of its entries were renamed since their
     // units were written down, and does not visit them once more under their new names.
     units.sort_by_key(|unit: &Unit| unit.position.is_some());
@@ -323,8 +331,6 @@ pub mod check {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::report::Shape;
     use crate::report::histogram::Measure;
@@ -341,7 +347,7 @@ mod tests {
     fn write_plain(bytes: &mut Vec<u8>, head: &Head, units: &[Unit]) {
         let (report, partial, links) = (Report::default(), Partial::default(), links());
         let (report, partial, begun, links) = (&report, &partial, &[][..], &links);
-        write(bytes, &Saved { head, report, partial, begun, units, links }).unwrap();
+        write(bytes, &Saved { head, report, partial, begun, directories: &[], units, links }).unwrap();
     }
 
     fn links() -> HardLinks {
@@ -366,7 +372,8 @@ mod tests {
         let mut bytes = Vec::new();
         let begun = [(node, Tally { entries: 1, ..Tally::default() })];
         let (head, report, partial, begun, links_known) = (&head, &report, &partial, &begun[..], &known);
-        write(&mut bytes, &Saved { head, report, partial, begun, units, links: links_known }).unwrap();
+        let saved = Saved { head, report, partial, begun, directories: &[], units, links: links_known };
+        write(&mut bytes, &saved).unwrap();
         let (mut again, mut sums) = (links(), Partial::default());
         let loaded = read(&mut &bytes[..], &mut again, &mut sums).unwrap();
         let mut entries = 0;
@@ -457,7 +464,8 @@ mod tests {
             let head = Head { flags: Vec::new(), now: Time::default(), newer: None };
             let (partial, links, mut bytes) = (Partial::default(), links(), Vec::new());
             let (head, partial, begun, units, links) = (&head, &partial, &[][..], &[][..], &links);
-            write(&mut bytes, &Saved { head, report, partial, begun, units, links }).unwrap();
+            let saved = Saved { head, report, partial, begun, directories: &[], units, links };
+            write(&mut bytes, &saved).unwrap();
             let mut end = Vec::new();
             put_frame(&mut end, END, &frames.to_le_bytes()).unwrap();
             assert!(bytes.ends_with(&end));
@@ -485,7 +493,8 @@ mod tests {
             let units = units(&[&b"a"[..], b"b", b"c"][..round]);
             let (report, partial, links) = (Report::default(), Partial::default(), links());
             let (report, partial, begun, links) = (&report, &partial, &[][..], &links);
-            save(&path, &Saved { head: &head, report, partial, begun, units: &units, links }).unwrap();
+            let saved = Saved { head: &head, report, partial, begun, directories: &[], units: &units, links };
+            save(&path, &saved).unwrap();
             assert_eq!(load_plain(&path).unwrap().units, units);
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -206,6 +206,14 @@ impl Visitor for Collector<'_> {
         }
     }
 
+    fn pack(state: &Sums, _child: &Sums, packed: &mut Vec<u8>) -> bool {
+        state.pack(packed)
+    }
+
+    fn unpack(packed: &[u8], _child: &Sums) -> Sums {
+        Sums::unpack(packed)
+    }
+
     fn mount_point(&mut self, path: Vec<u8>) {
         if let Some(recorder) = &mut self.recorder {
             recorder.mount_point(&path);

@@ -5,6 +5,8 @@
 //! - The descriptor stays open as long as a piece of work needs it. If too many are open it is closed earlier, and
 //!   reopened from the nearest open ancestor; then it has to be the same directory as before.
 //! - At any moment at most one piece of work reads the entries (the *rest*); others open subdirectories.
+//! - Far below the root, a directory that waits for one subdirectory alone is packed (`chain`): what would be a million of them
+//!   is a few bytes for each. Only the directory in which a chain ends refers to it, so that whoever leaves that one unpacks.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,6 +16,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::chain::{Chain, Level, Stack};
 use crate::entry::FileKind;
 use crate::getdents::{Record, Records, length_before};
 use crate::scan::READ_BYTES_MIN;
@@ -196,7 +199,7 @@ pub fn identity(stat: &Statx) -> Identity {
 #[derive(derive_more::Debug)]
 #[debug("Directory")]
 pub struct Directory<S> {
-    parent: Option<Arc<Directory<S>>>,
+    above: Mutex<Above<S>>,
     name: Box<CStr>,
     root: u32,
     depth: u32,
@@ -213,6 +216,20 @@ pub struct Directory<S> {
     split: AtomicBool,
 }
 
+/// What is above a directory.
+enum Above<S> {
+    /// Nothing: it is a root.
+    Nothing,
+    /// Its parent.
+    Directory(Arc<Directory<S>>),
+    /// Its parent and more directories, packed.
+    Chain(Box<Chain<S>>),
+}
+
+/// The depth from which on directories are packed. Trees that are not deeper have nothing to gain.
+const PACKED_DEPTH_MIN: u32 = 64;
+
+#[derive(Default)]
 struct Stream {
     descriptor: Option<Arc<Descriptor>>,
     /// The position at which reading continues.
@@ -282,34 +299,43 @@ impl<S> Directory<S> {
         }
         Arc::new(Directory {
             name: place.name.into(),
-            parent: place.parent,
+            above: Mutex::new(place.parent.map_or(Above::Nothing, Above::Directory)),
             root: place.root,
             depth,
             inode: place.inode,
             state,
             budget: Arc::clone(&descriptor.budget),
-            stream: Mutex::new(Stream {
-                descriptor: Some(descriptor),
-                position: 0,
-                displaced: false,
-                sought: false,
-                until: None,
-                from: 0,
-                batches: 0,
-                ended: false,
-                identity: None,
-                stable: None,
-                hashed: false,
-            }),
+            stream: Mutex::new(Stream { descriptor: Some(descriptor), ..Stream::default() }),
             holders: AtomicUsize::new(1),
             unfinished: AtomicUsize::new(1),
             split: AtomicBool::new(false),
         })
     }
 
-    /// Returns the parent directory; `None` for a root.
-    pub fn parent(&self) -> Option<&Arc<Directory<S>>> {
-        self.parent.as_ref()
+    /// Returns the parent directory; `None` for a root, and for a directory whose parent is packed. When a directory is left, its
+    /// parent is not packed.
+    pub fn parent(&self) -> Option<Arc<Directory<S>>> {
+        match &*self.above.lock() {
+            Above::Directory(parent) => Some(Arc::clone(parent)),
+            Above::Nothing | Above::Chain(_) => None,
+        }
+    }
+
+    /// Returns the nearest ancestor that is not packed; `None` for a root.
+    pub(crate) fn ancestor(&self) -> Option<Arc<Directory<S>>> {
+        match &*self.above.lock() {
+            Above::Nothing => None,
+            Above::Directory(parent) => Some(Arc::clone(parent)),
+            Above::Chain(chain) => Some(Arc::clone(&chain.above)),
+        }
+    }
+
+    /// Passes the packed directories to `see` that are between the nearest other ancestor and this directory, if there are any.
+    pub(crate) fn with_packed<T>(&self, see: impl FnOnce(&mut Stack) -> T) -> Option<T> {
+        match &mut *self.above.lock() {
+            Above::Chain(chain) => Some(see(&mut chain.levels)),
+            Above::Nothing | Above::Directory(_) => None,
+        }
     }
 
     /// Returns the name; for a root, the whole path as it was given.
@@ -345,73 +371,109 @@ impl<S> Directory<S> {
 
     /// Returns the path, beginning with that of the root as it was given.
     pub fn path_bytes(&self) -> Vec<u8> {
-        let mut path = Vec::new();
-        for directory in self.lineage() {
-            if !path.is_empty() && path.last() != Some(&b'/') {
-                path.push(b'/');
-            }
-            path.extend_from_slice(directory.name.to_bytes());
-        }
-        path
+        self.path_from(0)
     }
 
     /// Returns the path below the root; empty for the root.
     pub fn path_below_root(&self) -> Vec<u8> {
+        self.path_from(1)
+    }
+
+    /// Returns the path that begins with the name of the directory at this depth.
+    fn path_from(&self, depth_min: u32) -> Vec<u8> {
+        // Written from its end to its beginning, as the names are met.
         let mut path = Vec::new();
-        for directory in &self.lineage()[1..] {
-            if !path.is_empty() {
+        self.ascend(|depth, level| {
+            if depth < depth_min {
+                return;
+            }
+            if !path.is_empty() && level.name.last().is_some_and(|last| *last != b'/') {
                 path.push(b'/');
             }
-            path.extend_from_slice(directory.name.to_bytes());
-        }
+            path.extend(level.name.iter().rev());
+        });
+        path.reverse();
         path
     }
 
-    /// Returns the directories from the root down to itself.
-    fn lineage(&self) -> Vec<&Directory<S>> {
-        let mut lineage = vec![self];
-        while let Some(parent) = &lineage[lineage.len() - 1].parent {
-            lineage.push(parent);
+    /// Passes it and all directories above it to `see`, with their depths.
+    fn ascend(&self, mut see: impl FnMut(u32, &Level<'_>)) {
+        let mut next = self.ascend_one(&mut see);
+        while let Some(directory) = next {
+            next = directory.ascend_one(&mut see);
         }
-        lineage.reverse();
-        lineage
+    }
+
+    /// Passes it and the packed ones above it to `see`, and returns the directory above those.
+    fn ascend_one(&self, see: &mut impl FnMut(u32, &Level<'_>)) -> Option<Arc<Directory<S>>> {
+        let identity = self.stream.lock().identity;
+        see(self.depth, &Level { name: self.name.to_bytes(), inode: self.inode, identity, state: &[] });
+        match &*self.above.lock() {
+            Above::Nothing => None,
+            Above::Directory(parent) => Some(Arc::clone(parent)),
+            Above::Chain(chain) => {
+                let depths = (0..self.depth).rev();
+                depths
+                    .zip(chain.levels.iter_rev())
+                    .for_each(|(depth, record)| see(depth, &Level::get(record)));
+                Some(Arc::clone(&chain.above))
+            }
+        }
     }
 
     /// Returns the descriptor, opened again if it was closed in the meantime.
     pub fn descriptor(&self) -> Result<Arc<Descriptor>, Errno> {
-        let mut closed = vec![self];
+        if let Some(descriptor) = &self.stream.lock().descriptor {
+            return Ok(Arc::clone(descriptor));
+        }
+        let mut closed = Vec::new();
         let mut open_one = None;
-        loop {
-            let lowest = closed[closed.len() - 1];
-            if let Some(descriptor) = &lowest.stream.lock().descriptor {
+        let mut above = self.ancestor();
+        while let Some(directory) = above {
+            if let Some(descriptor) = &directory.stream.lock().descriptor {
                 open_one = Some(Arc::clone(descriptor));
-                closed.pop();
                 break;
             }
-            let Some(parent) = &lowest.parent else { break };
-            closed.push(parent);
+            above = directory.ancestor();
+            closed.push(directory);
         }
-        for directory in closed.into_iter().rev() {
-            let descriptor = open(open_one.as_deref(), &directory.name, true, &self.budget)?;
-            let mut stream = directory.stream.lock();
-            if stream
-                .identity
-                .is_some_and(|known| stat_open(&descriptor).map(|stat| identity(&stat)) != Ok(known))
+        for directory in closed.iter().rev() {
+            open_one = Some(directory.open_below(open_one, true)?);
+        }
+        let descriptor = self.open_below(open_one, true)?;
+        let mut stream = self.stream.lock();
+        // Another thread may have been faster; then the position belongs to its descriptor.
+        if let Some(descriptor) = &stream.descriptor {
+            return Ok(Arc::clone(descriptor));
+        }
+        stream.displaced = true;
+        stream.descriptor = Some(Arc::clone(&descriptor));
+        Ok(descriptor)
+    }
+
+    /// Opens it below the nearest ancestor that is not packed, which is open by `above`. With `same`, it and the packed
+    /// ones on the way have to be the same directories as before.
+    fn open_below(&self, above: Option<Arc<Descriptor>>, same: bool) -> Result<Arc<Descriptor>, Errno> {
+        let mut open_one = above;
+        let mut step = |name: &CStr, known: Option<Identity>| {
+            let descriptor = open(open_one.as_deref(), name, true, &self.budget)?;
+            if same
+                && known.is_some_and(|known| stat_open(&descriptor).map(|stat| identity(&stat)) != Ok(known))
             {
                 return Err(Errno::STALE);
             }
-            if std::ptr::eq(directory, self) {
-                // Another thread may have been faster; then the position belongs to its descriptor.
-                if let Some(descriptor) = &stream.descriptor {
-                    return Ok(Arc::clone(descriptor));
-                }
-                stream.displaced = true;
-                stream.descriptor = Some(Arc::clone(&descriptor));
+            open_one = Some(Arc::clone(&descriptor));
+            Ok(descriptor)
+        };
+        if let Above::Chain(chain) = &*self.above.lock() {
+            for record in chain.levels.iter() {
+                let level = Level::get(record);
+                let name = CString::new(level.name).map_err(|_| Errno::INVAL)?;
+                step(name.as_c_str(), level.identity)?;
             }
-            drop(stream);
-            open_one = Some(descriptor);
         }
-        open_one.ok_or(Errno::BADF)
+        let known = self.stream.lock().identity;
+        step(self.name(), known)
     }
 
     /// Returns the `statx` result for an entry, which is looked up in `descriptor`, by which this directory is open.
@@ -432,11 +494,17 @@ impl<S> Directory<S> {
     /// Opens it once more by its path, one name after the other from its root on. What has taken its place since is
     /// refused.
     fn open_by_path(&self, known: BorrowedFd<'_>) -> Result<Arc<Descriptor>, Errno> {
-        let mut opened: Option<Arc<Descriptor>> = None;
-        for directory in self.lineage() {
-            opened = Some(open(opened.as_deref(), &directory.name, true, &self.budget)?);
+        let mut lineage = Vec::new();
+        let mut above = self.ancestor();
+        while let Some(directory) = above {
+            above = directory.ancestor();
+            lineage.push(directory);
         }
-        let opened = opened.ok_or(Errno::STALE)?;
+        let mut opened = None;
+        for directory in lineage.iter().rev() {
+            opened = Some(directory.open_below(opened, false)?);
+        }
+        let opened = self.open_below(opened, false)?;
         // The server may not know any more what the first handle stands for, but the system does.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let before =
@@ -532,7 +600,10 @@ impl<S> Directory<S> {
 
     /// Returns the whole directory as a unit of work.
     pub(crate) fn unit(&self) -> Unit {
-        let inodes = self.lineage()[1..].iter().map(|directory| directory.inode).collect();
+        // There may be one more: of an entry in it.
+        let mut inodes = Vec::with_capacity(self.depth as usize + 1);
+        self.ascend(|depth, level| inodes.extend((depth > 0).then_some(level.inode)));
+        inodes.reverse();
         Unit { root: self.root, path: self.path_below_root(), position: None, until: None, inodes }
     }
 
@@ -578,7 +649,9 @@ impl<S> Directory<S> {
 
     /// Returns whether it or one of its ancestors has that identity, so that the directory was met below itself.
     pub(crate) fn is_within(&self, identity: Identity) -> bool {
-        self.lineage().iter().any(|directory| directory.stream.lock().identity == Some(identity))
+        let mut within = false;
+        self.ascend(|_, level| within |= level.identity == Some(identity));
+        within
     }
 
     /// Closes the descriptor temporarily, if it can be opened again without harm.
@@ -663,10 +736,116 @@ impl<S> Directory<S> {
 
     /// Marks it and all its ancestors as split.
     pub(crate) fn mark_split(&self) {
-        let mut directory = self;
-        while !directory.split.swap(true, Ordering::Relaxed) {
-            let Some(parent) = &directory.parent else { break };
-            directory = parent;
+        let mut next = self.mark_one_split();
+        while let Some(directory) = next {
+            next = directory.mark_one_split();
+        }
+    }
+
+    /// Marks it and the packed ones above it as split, and returns the directory above those, which may have to be marked, too.
+    fn mark_one_split(&self) -> Option<Arc<Directory<S>>> {
+        if self.split.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        match &mut *self.above.lock() {
+            Above::Nothing => None,
+            Above::Directory(parent) => Some(Arc::clone(parent)),
+            Above::Chain(chain) => {
+                chain.split = chain.levels.len();
+                Some(Arc::clone(&chain.above))
+            }
+        }
+    }
+
+    /// Notes that no entries are read from it any more.
+    pub(crate) fn end(&self) {
+        self.stream.lock().ended = true;
+    }
+
+    /// Packs its parent if that waits for this directory alone, and is closed. `pack` writes the state of the one, in which the
+    /// other is, unless it cannot.
+    pub(crate) fn pack_above(&self, pack: impl Fn(&S, &S, &mut Vec<u8>) -> bool) {
+        if self.depth > PACKED_DEPTH_MIN {
+            self.pack_parent(&pack, true);
+        }
+    }
+
+    fn pack_parent(&self, pack: &impl Fn(&S, &S, &mut Vec<u8>) -> bool, late: bool) {
+        let mut above = self.above.lock();
+        let Above::Directory(parent) = &mut *above else { return };
+        // Whoever has work in it refers to it, and so does each of its subdirectories: with one reference, it waits for this
+        // directory, and nobody else comes to it.
+        let Some(parent) = Arc::get_mut(parent) else { return };
+        if parent.depth < PACKED_DEPTH_MIN || parent.name.to_bytes().len() > Level::NAME_BYTES_MAX {
+            return;
+        }
+        let identity = {
+            let stream = parent.stream.lock();
+            if stream.descriptor.is_some() {
+                return;
+            }
+            stream.identity
+        };
+        if late {
+            // Another thread may have been about to let go of it when it was its turn.
+            parent.pack_parent(pack, false);
+        }
+        let mut record = Vec::new();
+        Level::put(parent.name.to_bytes(), parent.inode, identity, &mut record);
+        if !pack(&parent.state, &self.state, &mut record) {
+            return;
+        }
+        let mut chain = match std::mem::replace(&mut *parent.above.lock(), Above::Nothing) {
+            Above::Chain(chain) => chain,
+            Above::Directory(above) => Box::new(Chain::new(above)),
+            Above::Nothing => unreachable!("roots are not that deep"),
+        };
+        chain.push(&record, parent.is_split());
+        *above = Above::Chain(chain);
+    }
+
+    /// Returns its parent, which is unpacked if it was packed; `unpack` makes its state of what was written, and of this
+    /// directory's. Called by whoever finishes this directory.
+    pub(crate) fn unpack_above(&self, unpack: impl FnOnce(&[u8], &S) -> S) -> Option<Arc<Directory<S>>> {
+        let mut above = self.above.lock();
+        let mut chain = match std::mem::replace(&mut *above, Above::Nothing) {
+            Above::Nothing => return None,
+            Above::Directory(parent) => {
+                *above = Above::Directory(Arc::clone(&parent));
+                return Some(parent);
+            }
+            Above::Chain(chain) => chain,
+        };
+        let Some((record, split)) = chain.pop() else { unreachable!("no chain is without levels") };
+        let level = Level::get(&record);
+        let parent = Arc::new(Directory {
+            // Names were packed without the zero at their end, and hold no other.
+            name: CString::new(level.name).unwrap_or_default().into_boxed_c_str(),
+            root: self.root,
+            depth: self.depth - 1,
+            inode: level.inode,
+            state: unpack(level.state, &self.state),
+            budget: Arc::clone(&self.budget),
+            stream: Mutex::new(Stream { ended: true, identity: level.identity, ..Stream::default() }),
+            holders: AtomicUsize::new(0),
+            // This directory.
+            unfinished: AtomicUsize::new(1),
+            split: AtomicBool::new(split),
+            above: Mutex::new(match chain.levels.is_empty() {
+                true => Above::Directory(chain.above),
+                false => Above::Chain(chain),
+            }),
+        });
+        *above = Above::Directory(Arc::clone(&parent));
+        Some(parent)
+    }
+
+    /// Takes the nearest ancestor that is not packed, and forgets the others.
+    fn take_above(&self) -> Option<Arc<Directory<S>>> {
+        match std::mem::replace(&mut *self.above.lock(), Above::Nothing) {
+            Above::Nothing => None,
+            Above::Directory(parent) => Some(parent),
+            Above::Chain(chain) => Some(chain.above),
         }
     }
 }
@@ -687,9 +866,9 @@ fn is_at_least(release: &CStr, least: (u32, u32)) -> bool {
 /// Drops a chain of directories iteratively, since recursion over a hundred thousand levels would overflow the stack.
 impl<S> Drop for Directory<S> {
     fn drop(&mut self) {
-        let mut parent = self.parent.take();
-        while let Some(directory) = parent {
-            parent = Arc::into_inner(directory).and_then(|mut directory| directory.parent.take());
+        let mut above = self.take_above();
+        while let Some(directory) = above {
+            above = Arc::into_inner(directory).and_then(|directory| directory.take_above());
         }
     }
 }
@@ -752,17 +931,12 @@ mod tests {
     #[test]
     fn many_unread_entries_are_divided_in_the_middle() {
         let stream = |position, until, batches| Stream {
-            descriptor: None,
             position,
-            displaced: false,
-            sought: false,
             until,
-            from: 0,
             batches,
-            ended: false,
-            identity: None,
             stable: Some(true),
             hashed: true,
+            ..Stream::default()
         };
         let eighth = 1 << 60;
         assert_eq!(stream(eighth, None, 1).middle(), Some(eighth + (HASH_END - eighth) / 2));

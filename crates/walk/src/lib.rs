@@ -9,6 +9,7 @@
 //! After "On Distributed File Tree Walk of Parallel File Systems" (LaFon, Misra, Bringhurst).
 #![deny(unsafe_code)]
 
+pub mod chain;
 pub mod checkpoint;
 pub mod collect;
 #[cfg(all(test, feature = "shuttle"))]

@@ -389,14 +389,15 @@ impl<S: Send + Sync> Queue<S> {
                 Work::Children(directory, names) => {
                     let parent = directory.unit();
                     directory.mark_split();
-                    while taken.len() < max
-                        && let Some((name, inode)) = names.pop()
-                    {
-                        taken.push(parent.child(name.to_bytes(), inode));
-                    }
-                    if names.is_empty() {
+                    if names.count <= max - taken.len() {
+                        parent.children(names.iter(), &mut taken);
                         back.push(Work::Given(Arc::clone(directory)));
                     } else {
+                        while taken.len() < max
+                            && let Some((name, inode)) = names.pop()
+                        {
+                            taken.push(parent.child(name.to_bytes(), inode));
+                        }
                         names.shrink();
                         back.push(work);
                     }

@@ -32,6 +32,7 @@ use rank::Ranking;
 use serde::{Deserialize, Serialize};
 
 use crate::WalkError;
+use crate::chain::{Level, Stack, put_number, take_number};
 use crate::directory::Directory;
 use crate::entry::{Entry, FileKind};
 use crate::record::Place;
@@ -75,6 +76,9 @@ impl Tally {
     }
 }
 
+/// The number of bytes of a node's number in packed sums.
+const NODE_BYTES: usize = 4;
+
 /// The state of a directory while it is walked: the number of its own entries, and the bytes of everything below it.
 #[derive(Default, derive_more::Debug)]
 #[debug("Sums")]
@@ -108,6 +112,35 @@ impl Sums {
     fn add_bytes(&self, tally: &Tally) {
         self.apparent.fetch_add(tally.apparent, Ordering::Relaxed);
         self.allocated.fetch_add(tally.allocated, Ordering::Relaxed);
+    }
+
+    /// Writes them to `packed`, unless a recorder's state is attached to them.
+    pub(crate) fn pack(&self, packed: &mut Vec<u8>) -> bool {
+        if self.place.is_some() {
+            return false;
+        }
+        let Tally { entries, apparent, allocated } = self.tally();
+        // The node is changed in place when it is known.
+        packed.extend_from_slice(&self.node.load(Ordering::Relaxed).to_le_bytes());
+        [entries, apparent, allocated].iter().for_each(|number| put_number(packed, *number));
+        true
+    }
+
+    /// Returns the sums that were written.
+    pub(crate) fn unpack(packed: &[u8]) -> Sums {
+        let (node, mut numbers) = packed.split_first_chunk().unwrap_or((&[0; NODE_BYTES], &[]));
+        Sums {
+            node: AtomicU32::new(u32::from_le_bytes(*node)),
+            entries: take_number(&mut numbers).into(),
+            apparent: take_number(&mut numbers).into(),
+            allocated: take_number(&mut numbers).into(),
+            place: None,
+        }
+    }
+
+    /// Returns the number of its node in the partial sums, if it has one.
+    fn known_node(&self) -> Option<u32> {
+        self.node.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Returns the current sums.
@@ -220,24 +253,92 @@ pub struct Shared {
 /// Returns the node of a directory among the partial sums.
 pub fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32 {
     // Each directory is asked once for its number and remembers it, so that a chain costs a step for each of its levels.
-    let (mut unknown, mut at) = (Vec::new(), directory);
-    let mut node = loop {
-        if let Some(node) = at.state().node.load(Ordering::Relaxed).checked_sub(1) {
-            break node;
-        }
-        let Some(parent) = at.parent() else {
-            let node = partial.root(at.root());
-            at.state().node.store(node + 1, Ordering::Relaxed);
-            break node;
-        };
-        unknown.push(at);
-        at = parent;
-    };
-    for directory in unknown.into_iter().rev() {
-        node = partial.child(node, directory.name().to_bytes());
-        directory.state().node.store(node + 1, Ordering::Relaxed);
+    if let Some(node) = directory.state().known_node() {
+        return node;
     }
+    let (mut unknown, mut above) = (Vec::new(), directory.ancestor());
+    let mut node = None;
+    while let Some(at) = above {
+        node = at.state().known_node();
+        if node.is_some() {
+            break;
+        }
+        above = at.ancestor();
+        unknown.push(at);
+    }
+    for at in unknown.iter().rev() {
+        node = Some(make_node(at, node, partial));
+    }
+    make_node(directory, node, partial)
+}
+
+/// Makes the node of a directory, and of the packed ones above it; `above` is that of the directory above those.
+fn make_node(directory: &Directory<Sums>, above: Option<u32>, partial: &mut Partial) -> u32 {
+    let node = match above {
+        None => partial.root(directory.root()),
+        Some(above) => {
+            let parent = directory.with_packed(|levels| number_packed(levels, above, partial));
+            partial.child(parent.unwrap_or(above), directory.name().to_bytes())
+        }
+    };
+    directory.state().node.store(node + 1, Ordering::Relaxed);
     node
+}
+
+/// Makes the nodes of packed directories that have none, and returns that of the last one; `above` is that of the directory above
+/// the first one.
+fn number_packed(levels: &mut Stack, above: u32, partial: &mut Partial) -> u32 {
+    let known = |record: &[u8]| Sums::unpack(Level::get(record).state).known_node();
+    // Those above one that is known are known, too.
+    let unknown = levels.iter_rev().map(known).take_while(Option::is_none).count();
+    let mut node = levels.iter_rev().find_map(known).unwrap_or(above);
+    levels.change_last(unknown, |record| {
+        let Level { name, state, .. } = Level::get(record);
+        let at = record.len() - state.len();
+        node = partial.child(node, name);
+        record[at..at + NODE_BYTES].copy_from_slice(&(node + 1).to_le_bytes());
+    });
+    node
+}
+
+/// Passes the node and the counts of a directory that is begun to `show`, and those of the packed directories above it.
+pub fn show_begun(directory: &Directory<Sums>, partial: &mut Partial, mut show: impl FnMut(u32, Tally)) {
+    show(node_of(directory, partial), directory.state().tally());
+    directory.with_packed(|levels| {
+        for record in levels.iter_rev() {
+            let sums = Sums::unpack(Level::get(record).state);
+            if let Some(node) = sums.known_node() {
+                show(node, sums.tally());
+            }
+        }
+    });
+}
+
+/// The depth from which on it is cheaper to look at the directories above one than to build its path.
+const LOOK_DEPTH_MIN: u32 = 64;
+
+/// Returns whether so many directories above one that is left have bytes beside those below this one.
+fn has_larger_above(directory: &Directory<Sums>, count: usize) -> bool {
+    let mut left = count;
+    let mut is_enough = |sums: &Sums| {
+        left -= usize::from(sums.tally().allocated > 0);
+        left == 0
+    };
+    let mut at: Option<Arc<Directory<Sums>>> = None;
+    loop {
+        let here = at.as_deref().unwrap_or(directory);
+        let packed = here.with_packed(|levels| {
+            levels.iter_rev().any(|record| is_enough(&Sums::unpack(Level::get(record).state)))
+        });
+        if packed == Some(true) {
+            return true;
+        }
+        let Some(above) = here.ancestor() else { return false };
+        if is_enough(above.state()) {
+            return true;
+        }
+        at = Some(above);
+    }
 }
 
 impl Report {
@@ -309,16 +410,32 @@ impl Report {
             partial.add(node, &tally);
             return;
         }
-        self.rank(&tally, directory.depth(), |path| path.extend_from_slice(&directory.path_bytes()));
+        let larger = |count| has_larger_above(directory, count);
+        self.rank(&tally, directory.depth(), larger, |path| path.extend_from_slice(&directory.path_bytes()));
         if let Some(parent) = directory.parent() {
             parent.state().add_bytes(&tally);
         }
     }
 
-    fn rank(&mut self, tally: &Tally, depth: u32, path: impl Fn(&mut Vec<u8>)) {
+    /// Ranks a directory. `larger` says whether so many directories above it have more bytes below them, for certain.
+    fn rank(
+        &mut self,
+        tally: &Tally,
+        depth: u32,
+        larger: impl FnOnce(usize) -> bool,
+        path: impl Fn(&mut Vec<u8>),
+    ) {
         self.crowded.offer_directory(tally.entries, depth, &path);
-        if self.by_bytes.max() > 0 {
-            self.by_entries.offer_directory(tally.entries, depth, &path);
+        let max = self.by_bytes.max();
+        if max == 0 {
+            return;
+        }
+        self.by_entries.offer_directory(tally.entries, depth, &path);
+        // Each directory of a chain has more bytes below it than those in it, which come before: without a look at those above,
+        // the path of each would be built, whose lengths add up to the square of the depth.
+        if self.by_bytes.may_take_directory(tally.allocated, depth)
+            && !(depth >= LOOK_DEPTH_MIN && larger(max))
+        {
             self.by_bytes.offer_directory(tally.allocated, depth, &path);
         }
     }
@@ -375,18 +492,18 @@ impl Report {
 
     /// Adds up the directories that were split, once all is merged. `roots` are the roots' paths as they were given.
     pub fn finish(&mut self, roots: &[Vec<u8>], partial: Partial) {
-        partial.finish(|root, depth, tally, path| {
+        partial.finish(|root, depth, tally, place| {
             let whole = |whole: &mut Vec<u8>| {
                 whole.extend_from_slice(roots.get(root as usize).map_or(&[], Vec::as_slice));
                 if depth > 0 && whole.last() != Some(&b'/') {
                     whole.push(b'/');
                 }
-                path(whole);
+                place.write_path(whole);
             };
             if tally.entries > 0 {
                 self.deepest.offer(depth + 1, whole);
             }
-            self.rank(tally, depth, whole);
+            self.rank(tally, depth, |count| place.has_larger_above(count), whole);
         });
     }
 
@@ -435,7 +552,7 @@ mod tests {
             let path = format!("{}/{number}", other * 7 % 12).into_bytes();
             let write = |to: &mut Vec<u8>| to.extend_from_slice(&path);
             report.deepest.offer(4, write);
-            report.rank(&Tally { entries: 9, apparent: 9, allocated: 9 }, 3, write);
+            report.rank(&Tally { entries: 9, apparent: 9, allocated: 9 }, 3, |_| false, write);
             report.files.offer_file(5, 4, write);
             report.mount_point(path.clone());
             report.fail(WalkError::missing(path.clone()));

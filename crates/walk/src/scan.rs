@@ -25,6 +25,9 @@ const SMALL_READ_BYTES: usize = 4096;
 /// The smallest size of a read buffer, in bytes: the longest record of a directory fits.
 pub(crate) const READ_BYTES_MIN: usize = SMALL_READ_BYTES;
 
+/// The number of inode numbers of a path from which on their memory matters.
+const INODES_MANY: usize = 4096;
+
 /// The number of queued names from which small batches are read.
 const NAMES_MANY: usize = 200_000;
 
@@ -63,13 +66,14 @@ impl<V: Visitor> Scanner<'_, V> {
                         directory.close_for_now();
                     }
                     self.release(directory);
+                    child.pack_above(V::pack);
                     self.read(child);
                 } else {
                     self.release(directory);
                 }
             }
             Work::Located(unit) => {
-                if let Some(directory) = self.locate(&unit) {
+                if let Some(directory) = self.locate(unit) {
                     self.read(directory);
                 }
             }
@@ -86,7 +90,7 @@ impl<V: Visitor> Scanner<'_, V> {
             None => (&[][..], &unit.path[..]),
         };
         if name.is_empty() {
-            if let Some(directory) = self.locate(&unit) {
+            if let Some(directory) = self.locate(unit.clone()) {
                 self.list(directory);
             }
             return;
@@ -100,7 +104,7 @@ impl<V: Visitor> Scanner<'_, V> {
                 if let Some((_, directory)) = other {
                     self.release(directory);
                 }
-                let Some(directory) = self.locate(&within) else { return };
+                let Some(directory) = self.locate(within.clone()) else { return };
                 directory.mark_split();
                 directory
             }
@@ -329,23 +333,31 @@ impl<V: Visitor> Scanner<'_, V> {
     }
 
     /// Opens a directory that is known only by its path, one name after the other, and never through a link.
-    fn locate(&mut self, unit: &Unit) -> Option<Node<V>> {
-        let Some(root) = self.roots.get(unit.root as usize) else {
-            self.fail(unit.path.clone(), Operation::Open, Errno::NOENT);
+    fn locate(&mut self, unit: Unit) -> Option<Node<V>> {
+        let Unit { root: number, path, position, until, mut inodes } = unit;
+        let Some(root) = self.roots.get(number as usize) else {
+            self.fail(path, Operation::Open, Errno::NOENT);
             return None;
         };
-        let mut directory = self.open(None, root, unit.root, 0)?;
-        let names = unit.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-        for (level, name) in names.enumerate() {
-            let inode = unit.inodes.get(level).copied().unwrap_or(0);
+        let mut directory = self.open(None, root, number, 0)?;
+        inodes.reverse();
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let inode = inodes.pop().unwrap_or(0);
+            // Of a long path, what was taken makes room for the directories.
+            if inodes.capacity() > INODES_MANY && inodes.len() < inodes.capacity() / 2 {
+                inodes.shrink_to_fit();
+            }
             // Names come from paths that were made of names, which hold no zeros; one that does is nobody's.
             let child = CString::new(name).ok().and_then(|name| self.open_again(&directory, &name, inode));
             directory.mark_split();
+            // What is in it was visited before, or is elsewhere.
+            directory.end();
             self.release(directory);
             directory = child?;
+            directory.pack_above(V::pack);
         }
-        if let Some(position) = unit.position {
-            directory.seek(position, unit.until);
+        if let Some(position) = position {
+            directory.seek(position, until);
             directory.mark_split();
         }
         Some(directory)
@@ -477,7 +489,7 @@ impl<V: Visitor> Scanner<'_, V> {
         directory.unhold();
         let mut finished = directory;
         while finished.finish() {
-            let parent = finished.parent().cloned();
+            let parent = finished.unpack_above(V::unpack);
             if let Some(parent) = &parent {
                 // While its child is open: from above it would take as many steps as there are levels.
                 parent.recall(&finished);

@@ -1,5 +1,7 @@
 //! A unit of work that leaves a process: for another rank, or into a checkpoint.
 
+use std::ffi::CStr;
+
 /// A directory to walk, or the rest of one: small whatever the directory's size, and valid in another process that has
 /// the same roots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
@@ -20,6 +22,28 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// Adds the units of unopened entries in this directory to `units`. The last one takes over its path, which may be long: most
+    /// directories far below their root have one subdirectory alone.
+    pub(crate) fn children<'n>(
+        mut self,
+        names: impl Iterator<Item = (&'n CStr, u64)>,
+        units: &mut Vec<Unit>,
+    ) {
+        let mut names = names.peekable();
+        while let Some((name, inode)) = names.next() {
+            if names.peek().is_some() {
+                units.push(self.child(name.to_bytes(), inode));
+                continue;
+            }
+            if !self.path.is_empty() {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(name.to_bytes());
+            self.inodes.push(inode);
+            return units.push(Unit { position: None, until: None, ..self });
+        }
+    }
+
     /// Returns the unit of an unopened entry in this directory.
     pub(crate) fn child(&self, name: &[u8], inode: u64) -> Unit {
         let mut path = Vec::with_capacity(self.path.len() + 1 + name.len());

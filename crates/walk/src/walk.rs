@@ -102,6 +102,23 @@ pub trait Visitor: Send {
         let _ = directory;
     }
 
+    /// Writes the state of a directory to `packed`, in few bytes, and returns whether it did. The directory is far below its root, and
+    /// waits for nothing but the subdirectory whose state is `child`. The walk keeps what is written instead of the state, which it
+    /// drops, until [`Visitor::unpack`]: so a chain of a million directories takes little memory.
+    fn pack(state: &Self::State, child: &Self::State, packed: &mut Vec<u8>) -> bool {
+        let _ = (state, child, packed);
+        false
+    }
+
+    /// Returns the state that [`Visitor::pack`] has written, before the subdirectory is left.
+    ///
+    /// # Panics
+    /// Unless it is implemented, like [`Visitor::pack`].
+    fn unpack(packed: &[u8], child: &Self::State) -> Self::State {
+        let _ = (packed, child);
+        unreachable!("a visitor that does not pack unpacks nothing")
+    }
+
     /// Called when a directory was visited, but not entered, because another file system is mounted there.
     fn mount_point(&mut self, path: Vec<u8>) {
         let _ = path;
@@ -217,8 +234,8 @@ impl<S: Send + Sync> Walk<S> {
     }
 
     /// Returns the work that is left after a stopped run, as units. Each directory that is begun is passed to `begun`,
-    /// once, with the state that the visitors attached to it.
-    pub fn frontier(&mut self, mut begun: impl FnMut(&Directory<S>)) -> Vec<Unit> {
+    /// once, with the state that the visitors attached to it, unless it is packed ([`Visitor::pack`]).
+    pub fn frontier(&mut self, mut begun: impl FnMut(&Arc<Directory<S>>)) -> Vec<Unit> {
         let mut all = Vec::new();
         while let Some(work) = self.queue.steal(0) {
             self.queue.count_out();
@@ -227,7 +244,7 @@ impl<S: Send + Sync> Walk<S> {
         let mut units = Vec::new();
         let mut shown = HashSet::new();
         for work in &all {
-            let mut at = match work {
+            let at = match work {
                 Work::Located(unit) | Work::Entry(unit) => {
                     units.push(unit.clone());
                     None
@@ -237,17 +254,17 @@ impl<S: Send + Sync> Walk<S> {
                     Some(directory)
                 }
                 Work::Children(directory, names) => {
-                    let parent = directory.unit();
-                    units.extend(names.iter().map(|(name, inode)| parent.child(name.to_bytes(), inode)));
+                    directory.unit().children(names.iter(), &mut units);
                     Some(directory)
                 }
                 Work::Given(directory) => Some(directory),
             };
+            let mut at = at.map(Arc::clone);
             while let Some(directory) = at
-                && shown.insert(Arc::as_ptr(directory))
+                && shown.insert(Arc::as_ptr(&directory))
             {
-                begun(directory);
-                at = directory.parent();
+                begun(&directory);
+                at = directory.ancestor();
             }
         }
         for work in all {

@@ -7,8 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nacre_walk::{Ended, Entry, FileKind, Opened, Options, Unit, Verdict, Visitor, Walk, WalkError};
+use nacre_walk::{
+    Directory, Ended, Entry, FileKind, Opened, Options, Queue, Unit, Verdict, Visitor, Walk, WalkError,
+};
 
 /// A visitor that counts the visits of every path.
 #[derive(Default)]
@@ -480,6 +484,115 @@ fn deep_paths_need_no_more_than_their_names() {
     let longest = kept.seen.keys().map(|path| path.as_os_str().len()).max().unwrap();
     assert!(longest > 8000, "{longest}");
     std::process::Command::new("rm").arg("-rf").arg(folder.path()).status().unwrap();
+}
+
+/// A visitor whose state of a directory is its depth, and is packed.
+struct Levels {
+    seen: Vec<PathBuf>,
+    left: Vec<PathBuf>,
+    /// The number of visits after which the walk stops, and its queue.
+    stop_after: Option<(usize, Arc<Queue<u32>>)>,
+}
+
+/// The number of directories that were packed.
+static PACKED: AtomicUsize = AtomicUsize::new(0);
+
+impl Visitor for Levels {
+    type State = u32;
+
+    fn enter(&mut self, directory: &Opened<'_, u32>) -> Option<u32> {
+        Some(directory.depth)
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, u32>) -> Verdict {
+        self.seen.push(entry.path());
+        if let Some((after, queue)) = &self.stop_after
+            && self.seen.len() == *after
+        {
+            queue.stop();
+        }
+        Verdict::Descend
+    }
+
+    fn leave(&mut self, directory: &Directory<u32>) {
+        assert_eq!(*directory.state(), directory.depth());
+        assert_eq!(directory.parent().map(|parent| *parent.state()), directory.depth().checked_sub(1));
+        self.left.push(OsStr::from_bytes(&directory.path_bytes()).into());
+    }
+
+    fn pack(state: &u32, child: &u32, packed: &mut Vec<u8>) -> bool {
+        assert_eq!(state + 1, *child);
+        PACKED.fetch_add(1, Ordering::Relaxed);
+        packed.extend_from_slice(&state.to_le_bytes());
+        true
+    }
+
+    fn unpack(packed: &[u8], child: &u32) -> u32 {
+        let state = u32::from_le_bytes(packed.try_into().unwrap());
+        assert_eq!(state + 1, *child);
+        state
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn directories_of_a_chain_are_packed_and_left_as_any_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut at = folder.path().to_owned();
+    for depth in 0..400 {
+        at.push("d");
+        std::fs::create_dir(&at).unwrap();
+        let branches = if depth % 40 == 0 { 3 } else { 0 };
+        for number in 0..branches {
+            std::fs::create_dir(at.join(format!("{number}"))).unwrap();
+            std::fs::write(at.join(format!("{number}/file")), "").unwrap();
+        }
+    }
+    let mut expected = Vec::new();
+    naive(folder.path(), &mut expected);
+    expected.sort();
+    let directories: Vec<PathBuf> = expected.iter().filter(|path| path.is_dir()).cloned().collect();
+    let seen_by = |visitors: &[Levels]| {
+        let mut seen: Vec<PathBuf> = visitors.iter().flat_map(|visitor| visitor.seen.clone()).collect();
+        seen.sort();
+        seen
+    };
+    for (threads, stop_after) in [(1, None), (1, Some(100)), (1, Some(350)), (1, Some(420)), (4, Some(70))] {
+        let before = PACKED.load(Ordering::Relaxed);
+        let mut walk = Walk::new(options(threads));
+        let stop_after = stop_after.map(|after| (after, Arc::clone(walk.queue())));
+        let visitor = |stop_after| Levels { seen: Vec::new(), left: Vec::new(), stop_after };
+        let mut visitors: Vec<Levels> = (0..threads).map(|_| visitor(stop_after.clone())).collect();
+        let number = walk.add_root(folder.path()).unwrap();
+        walk.start(number, &mut visitors[0]).unwrap();
+        walk.run(&mut visitors);
+        // Elsewhere, where what is packed has to be located.
+        let units = walk.frontier(|directory| assert_eq!(*directory.state(), directory.depth()));
+        for unit in &units {
+            let names = unit.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+            assert_eq!(names.count(), unit.inodes.len());
+        }
+        let mut second = Walk::new(options(threads));
+        second.add_root(folder.path()).unwrap();
+        second.queue().put(units);
+        let mut others: Vec<Levels> = (0..threads).map(|_| visitor(None)).collect();
+        assert_eq!(second.run(&mut others), Ended::Done);
+        let mut both = [seen_by(&visitors), seen_by(&others)].concat();
+        both.sort();
+        assert_eq!(both, expected);
+        // Here.
+        visitors.iter_mut().for_each(|visitor| visitor.stop_after = None);
+        assert_eq!(walk.run(&mut visitors), Ended::Done);
+        assert_eq!(seen_by(&visitors), expected);
+        let mut left: Vec<PathBuf> = visitors.iter().flat_map(|visitor| visitor.left.clone()).collect();
+        left.sort();
+        assert_eq!(left, directories);
+        let packed = PACKED.load(Ordering::Relaxed) - before;
+        assert!(packed > 300 || threads > 1, "{packed}");
+    }
 }
 
 #[test]

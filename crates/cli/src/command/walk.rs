@@ -213,6 +213,5 @@ fn save(
     output: &Output,
 ) -> Result<(), CommandError> {
     counted.take(collectors, output)?;
-    let standing = counted.stand(walk);
-    counted.write(target, plan, &standing)
+    counted.write_all(target, plan, walk)
 }

@@ -1,4 +1,5 @@
-//! A directory at the destination: open as long as descriptors suffice, and reopened by names, without following links.
+//! A directory at the destination: open as long as descriptors suffice, and reopened by names, without following links. Where the walk
+//! of the source packs a directory far below the root, this one is packed, too.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{CStr, CString};
@@ -7,9 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use nacre_walk::chain::{Stack, put_bytes, put_number, take_bytes, take_number};
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::getdents::Records;
-use nacre_walk::{FileKind, Metadata};
+use nacre_walk::{FileKind, Metadata, Time};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Statx, StatxTimestamp};
 use rustix::io::{Errno, retry_on_intr};
@@ -51,7 +53,9 @@ impl AsFd for Open {
 #[derive(derive_more::Debug)]
 #[debug("Destination")]
 pub struct Destination {
-    parent: Option<Arc<Destination>>,
+    above: Mutex<Above>,
+    /// True if it is the directory that the copy is made in.
+    top: bool,
     name: CString,
     identity: Identity,
     descriptor: Mutex<Option<Arc<Open>>>,
@@ -66,13 +70,29 @@ pub struct Destination {
     /// True if new entries in it inherit an ACL.
     pub inherits: bool,
     /// The time of the source's last access before this copy read it.
-    pub accessed: Option<StatxTimestamp>,
+    pub accessed: Option<Time>,
     /// The names that its entries belong to. What this copy created needs none: in it are copies of other names only.
     claims: Option<Claims>,
     /// Whether it finds entries under their names in the other case, once that is known.
     ignores_case: OnceLock<bool>,
     /// Makes looking for a name and giving it one step, where the system does not.
     naming: Mutex<()>,
+}
+
+/// What is above a directory.
+enum Above {
+    /// Nothing: the copy is made in it.
+    Nothing,
+    /// Its parent.
+    Directory(Arc<Destination>),
+    /// Its parent and more directories, packed.
+    Chain(Box<Chain>),
+}
+
+/// The directories above one that are packed, each in the one before, and the first one in `above`.
+struct Chain {
+    above: Arc<Destination>,
+    levels: Stack,
 }
 
 /// The reason why a name of the source has no copy where the destination takes it for another one.
@@ -109,7 +129,8 @@ impl Destination {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 16);
         let (identity, inherits) = (identity_of(directory.as_fd())?, attributes::inherits(directory.as_fd()));
         Ok(Arc::new(Destination {
-            parent: None,
+            above: Mutex::new(Above::Nothing),
+            top: true,
             name: CString::default(),
             identity,
             descriptor: Mutex::new(Some(Open::new(directory, &count))),
@@ -197,14 +218,15 @@ impl Destination {
     ) -> Result<Arc<Destination>, Errno> {
         let fd = open(parent.as_fd(), name)?;
         let stat = stat_open(fd.as_fd())?;
-        if self.parent.is_some() && self.count.load(Ordering::Relaxed) > self.count_max {
+        if self.count.load(Ordering::Relaxed) > self.count_max {
             // It is opened again when something is put into it again.
             self.close();
         }
         let mounted =
             Metadata(stat).is_mount_point() || directory::is_mounted(&stat, parent.as_fd(), fd.as_fd())?;
         Ok(Arc::new(Destination {
-            parent: Some(Arc::clone(self)),
+            above: Mutex::new(Above::Directory(Arc::clone(self))),
+            top: false,
             name: name.into(),
             identity: directory::identity(&stat),
             mounted,
@@ -215,7 +237,7 @@ impl Destination {
             count: Arc::clone(&self.count),
             count_max: self.count_max,
             fresh,
-            accessed,
+            accessed: accessed.map(|time| Time { seconds: time.tv_sec, nanoseconds: time.tv_nsec }),
             claims: (!fresh).then(Claims::default),
             ignores_case: OnceLock::new(),
             naming: Mutex::new(()),
@@ -235,7 +257,7 @@ impl Destination {
 
     /// Returns whether it is the directory that the copy is made in, which is no part of the copy.
     pub fn is_top(&self) -> bool {
-        self.parent.is_none()
+        self.top
     }
 
     /// Returns the device and inode.
@@ -245,33 +267,131 @@ impl Destination {
 
     /// Returns the descriptor, reopened if it was closed; it has to be the same directory as before.
     pub fn descriptor(&self) -> Result<Arc<Open>, Errno> {
+        if let Some(descriptor) = &*self.descriptor.lock() {
+            return Ok(Arc::clone(descriptor));
+        }
         let mut closed = Vec::new();
-        let mut at = self;
+        let mut above = self.ancestor();
         let mut open_one = loop {
-            if let Some(descriptor) = &*at.descriptor.lock() {
+            let directory = above.ok_or(Errno::BADF)?;
+            if let Some(descriptor) = &*directory.descriptor.lock() {
                 break Arc::clone(descriptor);
             }
-            closed.push(at);
-            at = at.parent.as_deref().ok_or(Errno::BADF)?;
+            above = directory.ancestor();
+            closed.push(directory);
         };
-        for directory in closed.into_iter().rev() {
-            let fd = open(open_one.as_fd(), &directory.name)?;
-            if identity_of(fd.as_fd())? != directory.identity {
+        for directory in closed.iter().rev() {
+            open_one = directory.open_below(open_one)?;
+        }
+        open_one = self.open_below(open_one)?;
+        // Where too many are open, it is opened each time.
+        if self.count.load(Ordering::Relaxed) <= self.count_max {
+            *self.descriptor.lock() = Some(Arc::clone(&open_one));
+        }
+        Ok(open_one)
+    }
+
+    /// Opens it below the nearest ancestor that is not packed, which is open by `above`.
+    fn open_below(&self, above: Arc<Open>) -> Result<Arc<Open>, Errno> {
+        let mut open_one = above;
+        let mut step = |name: &CStr, known: Identity| {
+            let fd = open(open_one.as_fd(), name)?;
+            if identity_of(fd.as_fd())? != known {
                 return Err(Errno::STALE);
             }
             open_one = Open::new(fd, &self.count);
-            // Where too many are open, it is opened each time.
-            if std::ptr::eq(directory, self) && self.count.load(Ordering::Relaxed) <= self.count_max {
-                *self.descriptor.lock() = Some(Arc::clone(&open_one));
+            Ok(())
+        };
+        if let Above::Chain(chain) = &*self.above.lock() {
+            for record in chain.levels.iter() {
+                let level = Level::get(record);
+                step(level.name.as_c_str(), level.identity)?;
             }
         }
+        step(self.name.as_c_str(), self.identity)?;
         Ok(open_one)
+    }
+
+    /// Returns the nearest ancestor that is not packed.
+    fn ancestor(&self) -> Option<Arc<Destination>> {
+        match &*self.above.lock() {
+            Above::Nothing => None,
+            Above::Directory(parent) => Some(Arc::clone(parent)),
+            Above::Chain(chain) => Some(Arc::clone(&chain.above)),
+        }
+    }
+
+    /// Takes the nearest ancestor that is not packed, and forgets the others.
+    fn take_above(&self) -> Option<Arc<Destination>> {
+        match std::mem::replace(&mut *self.above.lock(), Above::Nothing) {
+            Above::Nothing => None,
+            Above::Directory(parent) => Some(parent),
+            Above::Chain(chain) => Some(chain.above),
+        }
+    }
+
+    /// Packs it, for a walk that packs the directory which it is the copy of: from now on it is a few bytes of `child`, the only one
+    /// in it that is not left yet. Returns false if something else refers to it.
+    pub fn pack(self: &Arc<Destination>, child: &Destination) -> bool {
+        let mut above = child.above.lock();
+        let is_parent = matches!(&*above, Above::Directory(parent) if Arc::ptr_eq(parent, self));
+        // One reference is the walk's, and the other the child's; without a third one nobody can make more.
+        if !is_parent || Arc::strong_count(self) != 2 || self.name.as_bytes().len() > NAME_BYTES_MAX {
+            return false;
+        }
+        let mut chain = match std::mem::replace(&mut *self.above.lock(), Above::Nothing) {
+            Above::Nothing => return false,
+            Above::Directory(above) => Box::new(Chain { above, levels: Stack::default() }),
+            Above::Chain(chain) => chain,
+        };
+        chain.levels.push(&Level::put(self));
+        *above = Above::Chain(chain);
+        true
+    }
+
+    /// Returns the directory that it is in, which is unpacked if it was packed; `None` for the one that the copy is made in.
+    pub fn unpack_above(&self) -> Option<Arc<Destination>> {
+        let mut above = self.above.lock();
+        let mut chain = match std::mem::replace(&mut *above, Above::Nothing) {
+            Above::Nothing => return None,
+            Above::Directory(parent) => {
+                *above = Above::Directory(Arc::clone(&parent));
+                return Some(parent);
+            }
+            Above::Chain(chain) => chain,
+        };
+        let Some(record) = chain.levels.pop() else { unreachable!("no chain is without levels") };
+        let level = Level::get(&record);
+        let parent = Arc::new(Destination {
+            top: false,
+            name: level.name,
+            identity: level.identity,
+            descriptor: Mutex::new(None),
+            count: Arc::clone(&self.count),
+            count_max: self.count_max,
+            mounted: level.flags & MOUNTED != 0,
+            foreign: level.flags & FOREIGN != 0,
+            fresh: level.flags & FRESH != 0,
+            inherits: level.flags & INHERITS != 0,
+            accessed: level.accessed,
+            // Everything in it has got its name.
+            claims: None,
+            ignores_case: OnceLock::new(),
+            naming: Mutex::new(()),
+            above: Mutex::new(match chain.levels.is_empty() {
+                true => Above::Directory(chain.above),
+                false => Above::Chain(chain),
+            }),
+        });
+        *above = Above::Directory(Arc::clone(&parent));
+        Some(parent)
     }
 
     /// Closes it for good. A closed parent is reopened before: through `..` that takes one step, and from above one for
     /// each level.
     pub fn leave(&self) {
-        if let (Some(parent), Some(open_one)) = (&self.parent, &*self.descriptor.lock()) {
+        let parent = self.unpack_above();
+        if let (Some(parent), Some(open_one)) = (&parent, &*self.descriptor.lock()) {
             let mut above = parent.descriptor.lock();
             if above.is_none()
                 && let Ok(fd) = open(open_one.as_fd(), c"..")
@@ -288,7 +408,7 @@ impl Destination {
 
     /// Closes it temporarily.
     pub fn close(&self) {
-        if self.parent.is_some() {
+        if !self.top {
             *self.descriptor.lock() = None;
         }
     }
@@ -545,10 +665,62 @@ pub fn each_name(
 /// Drops a long chain iteratively, since recursion would overflow the stack.
 impl Drop for Destination {
     fn drop(&mut self) {
-        let mut parent = self.parent.take();
-        while let Some(directory) = parent {
-            parent = Arc::into_inner(directory).and_then(|mut directory| directory.parent.take());
+        let mut above = self.take_above();
+        while let Some(directory) = above {
+            above = Arc::into_inner(directory).and_then(|directory| directory.take_above());
         }
+    }
+}
+
+/// The maximum length of a name that is packed: that of all file systems, twice over.
+const NAME_BYTES_MAX: usize = 512;
+
+const MOUNTED: u8 = 1;
+const FOREIGN: u8 = 2;
+const FRESH: u8 = 4;
+const INHERITS: u8 = 8;
+const ACCESSED: u8 = 16;
+
+/// A packed directory.
+struct Level {
+    flags: u8,
+    name: CString,
+    identity: Identity,
+    accessed: Option<Time>,
+}
+
+impl Level {
+    /// Returns what is kept of a directory.
+    fn put(directory: &Destination) -> Vec<u8> {
+        let flags = [
+            (directory.mounted, MOUNTED),
+            (directory.foreign, FOREIGN),
+            (directory.fresh, FRESH),
+            (directory.inherits, INHERITS),
+            (directory.accessed.is_some(), ACCESSED),
+        ];
+        let mut record = vec![flags.iter().fold(0, |all, (set, flag)| all | flag * u8::from(*set))];
+        put_bytes(&mut record, directory.name.as_bytes());
+        put_number(&mut record, directory.identity.0);
+        put_number(&mut record, directory.identity.1);
+        if let Some(Time { seconds, nanoseconds }) = directory.accessed {
+            put_number(&mut record, seconds as u64);
+            put_number(&mut record, nanoseconds.into());
+        }
+        record
+    }
+
+    /// Returns what [`Level::put`] has written.
+    fn get(record: &[u8]) -> Level {
+        let (flags, mut rest) = record.split_first().unwrap_or((&0, &[]));
+        // A name holds no zeros.
+        let name = CString::new(take_bytes(&mut rest)).unwrap_or_default();
+        let identity = (take_number(&mut rest), take_number(&mut rest));
+        let accessed = (flags & ACCESSED != 0).then(|| Time {
+            seconds: take_number(&mut rest) as i64,
+            nanoseconds: take_number(&mut rest) as u32,
+        });
+        Level { flags: *flags, name, identity, accessed }
     }
 }
 
@@ -572,6 +744,46 @@ mod tests {
         assert_eq!(beyond(), Ok(vec![c"file".to_owned()]));
         std::fs::remove_dir(&source).unwrap();
         assert_eq!(beyond(), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn a_packed_directory_comes_back_and_is_passed_through_without_unpacking_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = Destination::top(std::fs::File::open(folder.path()).unwrap().into()).unwrap();
+        let stat = stat_open(top.descriptor().unwrap().as_fd()).unwrap();
+        let make = |parent: &Arc<Destination>, name: &CStr| {
+            parent.make(name, |_| false, true, stat.stx_atime).unwrap_or_else(|_| panic!("{name:?} is made"))
+        };
+        let (mut at, mut made) = (make(&top, c"0"), Vec::new());
+        for name in [c"1", c"2", c"3", c"4"] {
+            let child = make(&at, name);
+            made.push((at.name.clone(), at.identity, at.fresh, at.accessed));
+            let other = Arc::clone(&at);
+            assert!(!at.pack(&child), "something else refers to it");
+            drop(other);
+            assert!(at.pack(&child));
+            at = child;
+        }
+        assert!(at.ancestor().is_some_and(|above| above.is_top()));
+        // It is opened from above, by the names of those that are packed.
+        at.close();
+        assert_eq!(identity_of(at.descriptor().unwrap().as_fd()), Ok(at.identity));
+        while let Some((name, identity, fresh, accessed)) = made.pop() {
+            let parent = at.unpack_above().unwrap();
+            assert_eq!((&parent.name, parent.identity), (&name, identity));
+            assert_eq!((parent.fresh, parent.accessed), (fresh, accessed));
+            at.leave();
+            assert_eq!(identity_of(parent.descriptor().unwrap().as_fd()), Ok(identity));
+            at = parent;
+        }
+        // Another directory in the place of a packed one is not taken for it.
+        let child = make(&at, c"child");
+        let inner = make(&child, c"inner");
+        assert!(child.pack(&inner));
+        inner.close();
+        std::fs::rename(folder.path().join("0/child"), folder.path().join("0/moved")).unwrap();
+        std::fs::create_dir_all(folder.path().join("0/child/inner")).unwrap();
+        assert_eq!(inner.descriptor().map(drop), Err(Errno::STALE));
     }
 
     #[test]

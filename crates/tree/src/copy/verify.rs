@@ -425,6 +425,23 @@ impl Visitor for Verifier<'_> {
         counterpart.leave();
     }
 
+    fn pack(state: &Counterpart, child: &Counterpart, packed: &mut Vec<u8>) -> bool {
+        packed.push(u8::from(state.is_some()));
+        match (state, child) {
+            (None, None) => true,
+            (Some(state), Some(child)) => state.pack(child),
+            // There is nothing that keeps what would be packed.
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+    }
+
+    fn unpack(packed: &[u8], child: &Counterpart) -> Counterpart {
+        match child {
+            Some(child) if packed == [1] => child.unpack_above(),
+            _ => None,
+        }
+    }
+
     fn assist(&mut self) -> bool {
         self.shared.help(&mut self.buffer)
     }

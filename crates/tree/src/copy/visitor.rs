@@ -250,7 +250,9 @@ impl Visitor for Copier<'_> {
                 self.shared.failures.add(EntryError::new(directory.path_bytes(), MIRROR, errno));
             }
             let mut stat = file::stat_open(source.as_fd())?;
-            stat.stx_atime = destination.accessed.unwrap_or(stat.stx_atime);
+            if let Some(accessed) = destination.accessed {
+                (stat.stx_atime.tv_sec, stat.stx_atime.tv_nsec) = (accessed.seconds, accessed.nanoseconds);
+            }
             let target = destination.descriptor()?;
             let used = destination.inherits || !destination.fresh;
             self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), used)?;
@@ -268,6 +270,14 @@ impl Visitor for Copier<'_> {
             account(self.shared, FileKind::Directory, Err(error), || directory.path_bytes());
         }
         destination.leave();
+    }
+
+    fn pack(state: &Arc<Destination>, child: &Arc<Destination>, _packed: &mut Vec<u8>) -> bool {
+        state.pack(child)
+    }
+
+    fn unpack(_packed: &[u8], child: &Arc<Destination>) -> Arc<Destination> {
+        child.unpack_above().expect("what was packed is above the child, by which it is kept")
     }
 
     fn assist(&mut self) -> bool {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::entry::{Entry, FileKind, Time};
+use crate::report::level::LEVEL_MAX;
 use crate::report::{Sums, Tally};
 
 /// The quantity that a histogram measures.
@@ -84,6 +85,9 @@ impl Measure {
 /// The number of buckets that are accessed without a search.
 const SMALL: usize = 128;
 
+/// The bucket of all depths beyond [`LEVEL_MAX`], which are counted together, so that memory is bounded however deep a tree is.
+const DEEPER: u32 = LEVEL_MAX + 1;
+
 const DAY_S: i64 = 86_400;
 
 /// A histogram. Files with several names are counted once for each name.
@@ -124,7 +128,7 @@ impl Histogram {
             Measure::Access => self.age_bucket(entry.metadata?.accessed()),
             Measure::Change => self.age_bucket(entry.metadata?.changed()),
             Measure::Group => entry.metadata?.group(),
-            Measure::Depth => entry.depth,
+            Measure::Depth => entry.depth.min(DEEPER),
             Measure::Owner => entry.metadata?.user(),
             Measure::Type => entry.kind as u32,
         })
@@ -140,6 +144,15 @@ impl Histogram {
         match self.small.get_mut(bucket as usize) {
             Some(tally) => tally,
             None => self.large.entry(bucket).or_default(),
+        }
+    }
+
+    /// Counts the depths together that an earlier version has counted by themselves.
+    pub(crate) fn put_depths_together(&mut self) {
+        if self.measure == Measure::Depth {
+            for tally in self.large.split_off(&DEEPER).into_values() {
+                self.tally(DEEPER).add(&tally);
+            }
         }
     }
 
@@ -213,6 +226,13 @@ mod tests {
             assert_eq!(shown, [(3, 1), (4, 0), (5, 0), (6, 0), (7, 1)]);
             assert_eq!(gaps.buckets().count(), 2);
         }
+        let mut old = Histogram::new(Measure::Depth, 0);
+        (0..9000).for_each(|depth| old.tally(depth).entries = 1);
+        old.put_depths_together();
+        let shown = old.shown_buckets();
+        assert_eq!(shown.len(), LEVEL_MAX as usize + 2);
+        let (deeper, tally) = shown[shown.len() - 1];
+        assert_eq!((deeper, tally.entries), (DEEPER, 9000 - u64::from(LEVEL_MAX) - 1));
         assert_eq!(Histogram::new(Measure::Age, 0).bounds(0), None);
         assert_eq!(Histogram::new(Measure::Age, 0).bounds(1), Some((0, 0)));
     }

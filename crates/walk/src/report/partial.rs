@@ -4,9 +4,13 @@
 //! number of directories lies on it, and a node always comes after its parent, so that one backward pass adds
 //! everything up. Its serialised form is the nodes in order.
 
+use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
-use crate::report::Tally;
+use crate::chain::Level;
+use crate::directory::Directory;
+use crate::report::{Sums, Tally};
 
 /// The size of nodes that are written or sent at once, in bytes.
 const PORTION_BYTES: usize = 64 << 10;
@@ -20,13 +24,37 @@ struct Node {
     /// The end of the name, which begins at the end of the previous node's name. The name of a root is its number in
     /// four bytes.
     name_end: u32,
-    tally: Tally,
+    sum: SmallTally,
+}
+
+/// A sum in half the space, as most are small; `entries` of a larger one is [`LARGE`].
+#[derive(Clone, Copy, Debug, Default)]
+struct SmallTally {
+    entries: u32,
+    apparent: u32,
+    allocated: u32,
+}
+
+/// The number of entries that stands for a sum which is kept elsewhere.
+const LARGE: u32 = u32::MAX;
+
+impl SmallTally {
+    /// Returns a sum if it is small.
+    fn new(tally: &Tally) -> Option<SmallTally> {
+        Some(SmallTally {
+            entries: u32::try_from(tally.entries).ok().filter(|entries| *entries != LARGE)?,
+            apparent: u32::try_from(tally.apparent).ok()?,
+            allocated: u32::try_from(tally.allocated).ok()?,
+        })
+    }
 }
 
 /// The directories of which only parts are counted here.
 #[derive(Clone, Debug, Default)]
 pub struct Partial {
     nodes: Vec<Node>,
+    /// The sums that are not small, by their nodes.
+    large: HashMap<u32, Tally>,
     names: Vec<u8>,
     /// A hash table of nodes by parent and name with open addressing: node numbers plus one, or 0. Its size is a power
     /// of two.
@@ -46,12 +74,27 @@ impl Partial {
 
     /// Adds to the sum of a node.
     pub fn add(&mut self, node: u32, tally: &Tally) {
-        self.nodes[node as usize].tally.add(tally);
+        let mut sum = self.sum(node);
+        sum.add(tally);
+        self.nodes[node as usize].sum = SmallTally::new(&sum).unwrap_or_else(|| {
+            self.large.insert(node, sum);
+            SmallTally { entries: LARGE, ..SmallTally::default() }
+        });
+    }
+
+    fn sum(&self, node: u32) -> Tally {
+        match self.nodes[node as usize].sum {
+            SmallTally { entries: LARGE, .. } => self.large.get(&node).copied().unwrap_or_default(),
+            SmallTally { entries, apparent, allocated } => {
+                Tally { entries: entries.into(), apparent: apparent.into(), allocated: allocated.into() }
+            }
+        }
     }
 
     /// Resets all sums; nodes keep their numbers.
     pub fn clear_sums(&mut self) {
-        self.nodes.iter_mut().for_each(|node| node.tally = Tally::default());
+        self.nodes.iter_mut().for_each(|node| node.sum = SmallTally::default());
+        self.large.clear();
     }
 
     /// Returns whether there is no node.
@@ -96,7 +139,7 @@ impl Partial {
             "too many partial sums"
         );
         self.names.extend_from_slice(name);
-        self.nodes.push(Node { parent, name_end: self.names.len() as u32, tally: Tally::default() });
+        self.nodes.push(Node { parent, name_end: self.names.len() as u32, sum: SmallTally::default() });
         self.table[slot] = node + 1;
         node
     }
@@ -105,23 +148,56 @@ impl Partial {
     ///
     /// # Errors
     /// Those of `send`.
-    pub fn send(&self, mut send: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-        let mut bytes = Vec::new();
+    pub fn send(&self, send: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        self.send_with(&[], send)
+    }
+
+    /// Passes all nodes to `send` as [`Partial::send`] does, and after them those of directories that are begun, with their counts. A
+    /// directory that has a node already gets another one: who receives both adds them up. So no node is made here for a walk that
+    /// is only saved.
+    ///
+    /// # Errors
+    /// Those of `send`, or if a directory comes before the one that it is in.
+    pub(crate) fn send_with(
+        &self,
+        begun: &[Arc<Directory<Sums>>],
+        send: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut portions = Portions { bytes: Vec::new(), send };
         for node in 0..self.nodes.len() as u32 {
-            let Node { parent, tally, .. } = &self.nodes[node as usize];
-            let record = (parent.wrapping_add(1), self.name(node), tally);
-            bytes = postcard::to_extend(&record, bytes).map_err(io::Error::other)?;
-            if bytes.len() >= PORTION_BYTES {
-                send(&bytes)?;
-                bytes.clear();
-            }
+            portions.put(self.nodes[node as usize].parent, self.name(node), &self.sum(node))?;
         }
-        if bytes.is_empty() { Ok(()) } else { send(&bytes) }
+        let mut numbers = HashMap::new();
+        let mut next = self.nodes.len() as u32;
+        for directory in begun {
+            let mut parent = match directory.ancestor() {
+                None => NONE,
+                Some(above) => *numbers
+                    .get(&Arc::as_ptr(&above))
+                    .ok_or_else(|| io::Error::other("a directory comes before the one that it is in"))?,
+            };
+            let packed = directory.with_packed(|levels| {
+                levels.iter().try_for_each(|record| -> io::Result<()> {
+                    let level = Level::get(record);
+                    portions.put(parent, level.name, &Sums::unpack(level.state).tally())?;
+                    parent = next;
+                    next += 1;
+                    Ok(())
+                })
+            });
+            packed.unwrap_or(Ok(()))?;
+            let root = directory.root().to_le_bytes();
+            let name = if parent == NONE { &root[..] } else { directory.name().to_bytes() };
+            portions.put(parent, name, &directory.state().tally())?;
+            numbers.insert(Arc::as_ptr(directory), next);
+            next += 1;
+        }
+        portions.end()
     }
 
     /// Passes every directory to `show` with the sum of its contents at all depths, the deepest of a path first: the
-    /// root's number, the depth below it, the sum, and a function that appends the path below the root.
-    pub(crate) fn finish(mut self, mut show: impl FnMut(u32, u32, &Tally, &dyn Fn(&mut Vec<u8>))) {
+    /// root's number, the depth below it, the sum, and its place.
+    pub(crate) fn finish(mut self, mut show: impl FnMut(u32, u32, &Tally, NodePlace<'_>)) {
         let mut depths = vec![0_u32; self.nodes.len()];
         let mut roots = vec![0_u32; self.nodes.len()];
         for (node, Node { parent, .. }) in self.nodes.iter().enumerate() {
@@ -133,28 +209,67 @@ impl Partial {
             }
         }
         for node in (0..self.nodes.len()).rev() {
-            let Node { parent, tally, .. } = self.nodes[node];
-            let path = |path: &mut Vec<u8>| self.write_path(node as u32, path);
-            show(roots[node], depths[node], &tally, &path);
-            if let Some(parent) = self.nodes.get_mut(parent as usize) {
-                parent.tally.add(&Tally { entries: 0, ..tally });
+            let (parent, tally) = (self.nodes[node].parent, self.sum(node as u32));
+            show(roots[node], depths[node], &tally, NodePlace { partial: &self, node: node as u32 });
+            if parent != NONE {
+                self.add(parent, &Tally { entries: 0, ..tally });
             }
         }
     }
+}
 
-    fn write_path(&self, node: u32, path: &mut Vec<u8>) {
-        let mut names = Vec::new();
-        let mut at = node;
-        while self.nodes[at as usize].parent != NONE {
-            names.push(self.name(at));
-            at = self.nodes[at as usize].parent;
+/// Nodes as bytes, which are handed on in portions.
+struct Portions<F> {
+    bytes: Vec<u8>,
+    send: F,
+}
+
+impl<F: FnMut(&[u8]) -> io::Result<()>> Portions<F> {
+    fn put(&mut self, parent: u32, name: &[u8], tally: &Tally) -> io::Result<()> {
+        let record = (parent.wrapping_add(1), name, tally);
+        let bytes = std::mem::take(&mut self.bytes);
+        self.bytes = postcard::to_extend(&record, bytes).map_err(io::Error::other)?;
+        if self.bytes.len() >= PORTION_BYTES {
+            (self.send)(&self.bytes)?;
+            self.bytes.clear();
         }
-        for (number, name) in names.into_iter().rev().enumerate() {
-            if number > 0 {
+        Ok(())
+    }
+
+    fn end(mut self) -> io::Result<()> {
+        if self.bytes.is_empty() { Ok(()) } else { (self.send)(&self.bytes) }
+    }
+}
+
+/// The place of a directory while the sums are added up.
+pub(crate) struct NodePlace<'a> {
+    partial: &'a Partial,
+    node: u32,
+}
+
+impl NodePlace<'_> {
+    /// Appends the path below the root.
+    pub fn write_path(&self, path: &mut Vec<u8>) {
+        let Partial { nodes, .. } = self.partial;
+        let (begin, mut at) = (path.len(), self.node);
+        // Written from its end to its beginning.
+        while nodes[at as usize].parent != NONE {
+            if path.len() > begin {
                 path.push(b'/');
             }
-            path.extend_from_slice(name);
+            path.extend(self.partial.name(at).iter().rev());
+            at = nodes[at as usize].parent;
         }
+        path[begin..].reverse();
+    }
+
+    /// Returns whether so many directories above it have bytes beside those below it.
+    pub fn has_larger_above(&self, count: usize) -> bool {
+        let nodes = &self.partial.nodes;
+        let above =
+            |at: u32| nodes.get(nodes[at as usize].parent as usize).map(|_| nodes[at as usize].parent);
+        let lineage = std::iter::successors(above(self.node), |at| above(*at));
+        lineage.filter(|at| self.partial.sum(*at).allocated > 0).take(count).count() == count
     }
 }
 
@@ -212,9 +327,9 @@ mod tests {
 
     fn sums(partial: Partial) -> Sums {
         let mut sums = Sums::new();
-        partial.finish(|root, depth, tally, path| {
+        partial.finish(|root, depth, tally, place| {
             let mut bytes = Vec::new();
-            path(&mut bytes);
+            place.write_path(&mut bytes);
             assert!(sums.insert((root, bytes), (depth, *tally)).is_none());
         });
         sums
@@ -261,6 +376,33 @@ mod tests {
             let levels = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
             assert_eq!((levels as u32, tally), (depth, naive[&(root, path)]));
         }
+    }
+
+    #[test]
+    fn sums_are_exact_however_large_they_are() {
+        let mut partial = Partial::default();
+        let root = partial.root(0);
+        let nodes = [partial.child(root, b"a"), partial.child(root, b"b")];
+        let bytes = u64::from(u32::MAX);
+        for _ in 0..3 {
+            partial.add(nodes[0], &Tally { entries: 1, apparent: bytes, allocated: 1 });
+            partial.add(nodes[1], &Tally { entries: bytes, apparent: 1, allocated: bytes });
+        }
+        let mut again = Partial::default();
+        let mut received = Received::default();
+        partial
+            .send(|bytes| {
+                assert!(received.add(&mut again, bytes));
+                Ok(())
+            })
+            .unwrap();
+        partial.clear_sums();
+        assert!(sums(partial).values().all(|(_, tally)| *tally == Tally::default()));
+        let sums = sums(again);
+        let sum = |path: &str| sums[&(0, path.as_bytes().to_vec())].1;
+        assert_eq!(sum("a"), Tally { entries: 3, apparent: 3 * bytes, allocated: 3 });
+        assert_eq!(sum("b"), Tally { entries: 3 * bytes, apparent: 3, allocated: 3 * bytes });
+        assert_eq!(sum(""), Tally { entries: 0, apparent: 3 * bytes + 3, allocated: 3 * bytes + 3 });
     }
 
     #[test]

@@ -105,11 +105,14 @@ fn ranking(
         return Ok(());
     }
     writeln!(output, "\n{title}")?;
-    let mut table = Table::new(&[]);
-    for ranked in ranking.sorted() {
-        table.row([shown_size(ranked.size()), Escaped(ranked.path()).to_string()]);
+    // Not as a table, which would hold all paths twice, however long they are.
+    let largest = ranking.sorted();
+    let sizes: Vec<String> = largest.iter().map(|ranked| shown_size(ranked.size())).collect();
+    let width = sizes.iter().map(String::len).max().unwrap_or(0);
+    for (size, ranked) in sizes.iter().zip(largest) {
+        writeln!(output, "{size:>width$}  {}", Escaped(ranked.path()))?;
     }
-    table.print(output)
+    Ok(())
 }
 
 fn histogram(histogram: &Histogram, output: &mut impl Write) -> io::Result<()> {
@@ -129,11 +132,16 @@ fn levels(levels: &Levels, output: &mut impl Write) -> io::Result<()> {
     writeln!(output, "\nlevels below the roots")?;
     let mut table = Table::new(&["level", "entries", "directories", "files", "apparent", "allocated"]);
     for (depth, Level { tally, directories, files }) in levels.shown() {
-        let name = if depth > LEVEL_MAX { format!("over {LEVEL_MAX}") } else { depth.to_string() };
+        let name = level_name(depth);
         let (entries, directories, files) = (grouped(tally.entries), grouped(*directories), grouped(*files));
         table.row([name, entries, directories, files, size(tally.apparent), size(tally.allocated)]);
     }
     table.print(output)
+}
+
+/// Returns the label of a level, or of all that are deeper than [`LEVEL_MAX`].
+fn level_name(depth: u32) -> String {
+    if depth > LEVEL_MAX { format!("over {LEVEL_MAX}") } else { depth.to_string() }
 }
 
 /// Returns the title of a histogram.
@@ -162,7 +170,8 @@ pub(crate) fn bucket_name(histogram: &Histogram, bucket: u32, names: &mut HashMa
         (Measure::Owner, _) => user_name(names, bucket).to_owned(),
         (Measure::Group, _) => group_name(names, bucket).to_owned(),
         (Measure::Type, _) => KINDS.get(bucket as usize).map_or("unknown", |kind| kind_word(*kind)).into(),
-        (Measure::Depth | Measure::Size, _) => bucket.to_string(),
+        (Measure::Depth, _) => level_name(bucket),
+        (Measure::Size, _) => bucket.to_string(),
     }
 }
 
@@ -219,7 +228,10 @@ pub fn json(report: &Report) -> Value {
                         object.insert("from".into(), low.into());
                         object.insert("to".into(), high.into());
                     }
-                    (Measure::Depth, _) => drop(object.insert("depth".into(), bucket.into())),
+                    (Measure::Depth, _) => drop(match bucket {
+                        0..=LEVEL_MAX => object.insert("depth".into(), bucket.into()),
+                        _ => object.insert("deeper_than".into(), LEVEL_MAX.into()),
+                    }),
                     (Measure::Owner, _) => {
                         object.insert("user".into(), user_name(&mut users, bucket).into());
                         object.insert("uid".into(), bucket.into());
@@ -299,9 +311,7 @@ impl Table {
     fn new(heads: &[&str]) -> Table {
         let mut table = comfy_table::Table::new();
         table.load_style(NOTHING);
-        if !heads.is_empty() {
-            table.set_header(heads.iter().map(|head| head.to_uppercase()));
-        }
+        table.set_header(heads.iter().map(|head| head.to_uppercase()));
         Table(table)
     }
 
@@ -313,9 +323,9 @@ impl Table {
         let columns = self.0.column_count();
         for index in 0..columns {
             let mut cells = self.0.column_cells_iter(index).flatten();
-            // What rows are about stands at their beginning, or, without heads, at their end.
-            let numbers = index + 1 < columns
-                && (index > 0 || self.0.header().is_none())
+            // What rows are about stands at their beginning.
+            let numbers = index > 0
+                && index + 1 < columns
                 && cells.all(|cell| cell.content().starts_with(|c: char| c.is_ascii_digit()));
             let Some(column) = self.0.column_mut(index) else { continue };
             column.set_padding((0, 2));
