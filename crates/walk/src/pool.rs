@@ -44,7 +44,20 @@ impl<S> Work<S> {
             Work::Given(_) | Work::Entry(_) => 0,
         }
     }
+
+    /// Returns the number of levels below the root.
+    fn depth(&self) -> usize {
+        match self {
+            Work::Rest(directory) | Work::Children(directory, _) | Work::Given(directory) => {
+                directory.depth() as usize
+            }
+            Work::Located(unit) | Work::Entry(unit) => unit.inodes.len(),
+        }
+    }
 }
+
+/// The depth from which on a directory is far below its root.
+const FAR_DEPTH_MIN: usize = 64;
 
 /// Names of subdirectories, in the order in which they were found: eight bytes of inode number and the name, terminated
 /// by a zero byte, for each.
@@ -360,7 +373,8 @@ impl<S: Send + Sync> Queue<S> {
     }
 
     /// Takes up to `max` directories to be given away, the oldest first; they are no longer visited here. Of the rest of a large
-    /// one half is taken, where it can be divided.
+    /// one half is taken, where it can be divided. The last one stays if it is far below its root: whoever takes it has to open every
+    /// directory on its path, and of a long chain, which is never more than one piece of work, would soon have to give it away again.
     pub fn take(&self, max: usize) -> Vec<Unit> {
         let mut taken = Vec::new();
         let mut back = Vec::new();
@@ -368,6 +382,10 @@ impl<S: Send + Sync> Queue<S> {
         while taken.len() < max {
             let Some(mut work) = self.steal(0) else { break };
             stolen += 1;
+            if work.units() == 1 && self.units() == 0 && work.depth() >= FAR_DEPTH_MIN {
+                back.push(work);
+                break;
+            }
             match &mut work {
                 Work::Located(unit) => taken.push(unit.clone()),
                 Work::Entry(_) => back.push(work),

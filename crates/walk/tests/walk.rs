@@ -466,6 +466,19 @@ fn a_tree_is_handed_out_entry_by_entry() {
 }
 
 #[test]
+fn the_last_directory_stays_where_it_is_if_it_is_far_below_its_root() {
+    let unit = |levels: usize| Unit { path: b"d/d".to_vec(), inodes: vec![1; levels], ..Unit::default() };
+    let walk = Walk::<()>::new(options(1));
+    walk.queue().put(vec![unit(2)]);
+    assert_eq!(walk.queue().take(1), [unit(2)]);
+    walk.queue().put(vec![unit(100)]);
+    assert_eq!((walk.queue().take(1), walk.queue().units()), (Vec::new(), 1));
+    walk.queue().put(vec![unit(101)]);
+    assert_eq!((walk.queue().take(5), walk.queue().units()), (vec![unit(100)], 1));
+    assert!(!walk.queue().is_idle());
+}
+
+#[test]
 fn deep_paths_need_no_more_than_their_names() {
     let folder = tempfile::tempdir().unwrap();
     // 40 times 200 bytes: no system call takes that as one path.
