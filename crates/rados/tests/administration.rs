@@ -163,7 +163,7 @@ fn a_client_that_is_shut_out_is_told_so() {
     let store = cluster.open("blocklist");
     write(&store, "a").unwrap();
     let address = block_on(store.client_address()).unwrap();
-    cluster.ceph(&["osd", "blocklist", "add", &address, "60"]);
+    cluster.ceph(&["osd", "blocklist", "add", &address, "3600"]);
     // The OSDs learn of it with the next map.
     let error = loop {
         if let Err(error) = write(&store, "a") {
@@ -343,8 +343,15 @@ fn a_limit_that_no_osd_told_is_asked_for_again() {
     let cluster = Cluster::start("paused", &["--size", "1"]);
     let limit = |store: &RadosStore| block_on(store.limits()).unwrap().fork_bytes_max;
     cluster.ceph(&["osd", "pause"]);
-    // The monitor, which it connects to, tells it that the OSDs take nothing for now.
-    let store = open(&format!("{}&timeout_ms=5000", cluster.uri("paused")));
+    // The monitor, which it connects to, tells it that the OSDs take nothing for now. It may not be quick enough with that
+    // at once.
+    let uri = format!("{}&timeout_ms=5000", cluster.uri("paused"));
+    let mut opened = None;
+    wait_until("the monitor lets the client in", || {
+        opened = block_on(RadosStore::open(&uri)).ok();
+        opened.is_some()
+    });
+    let store = opened.unwrap();
     assert_eq!(limit(&store), (1 << 31) - 1, "the class's own limit remains");
     cluster.ceph(&["osd", "unpause"]);
     wait_until("the OSDs tell their limit", || limit(&store) == 128 << 20);

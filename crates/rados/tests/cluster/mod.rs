@@ -49,9 +49,10 @@ impl Cluster {
         Cluster { dir, uri }
     }
 
-    /// Returns the uri of the pool, as the user with the least capabilities, in a namespace of its own.
+    /// Returns the uri of the pool, as the user with the least capabilities, in a namespace of its own. An operation may
+    /// take very long where the machine has much else to do.
     pub fn uri(&self, namespace: &str) -> String {
-        format!("{}&ns={namespace}-{:08x}", self.uri, rand::random::<u32>())
+        format!("{}&ns={namespace}-{:08x}&timeout_ms=300000", self.uri, rand::random::<u32>())
     }
 
     /// Opens a store in a namespace of its own.
