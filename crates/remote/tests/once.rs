@@ -55,7 +55,14 @@ fn relay(upstream: String) -> Relay {
 }
 
 fn options() -> RemoteOptions {
-    RemoteOptions { backoff_min: Duration::from_millis(1), ..Default::default() }
+    // The times are those of a machine that has much else to do.
+    let (connect_timeout, repeat_timeout) = (Duration::from_secs(60), Duration::from_secs(120));
+    RemoteOptions {
+        backoff_min: Duration::from_millis(1),
+        connect_timeout,
+        repeat_timeout,
+        ..Default::default()
+    }
 }
 
 const WORKERS: u64 = 4;

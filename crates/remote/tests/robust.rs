@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nacre_object::testkit::block_on;
 use nacre_object::{ByteRange, Check, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Transaction};
-use nacre_remote::{kind, reply};
+use nacre_remote::{RemoteOptions, kind, reply};
 use nacre_rpc::frame;
 use nacre_rpc::{MessageKind, Server, ServerLimits, control};
 use support::*;
@@ -86,9 +86,9 @@ fn a_client_that_stops_reading_for_good_is_disconnected() {
     let server = serve_with(limits, None);
     write(&remote(&server), "big", vec![5; 1 << 20]);
     let mut deaf = introduced(&server);
-    for id in 0..64 {
-        deaf.write_all(&read_request(id, "big", 1 << 20)).unwrap();
-    }
+    // In one piece: it may be disconnected before the last one.
+    let requests: Vec<u8> = (0..64).flat_map(|id| read_request(id, "big", 1 << 20)).collect();
+    deaf.write_all(&requests).unwrap();
     eventually("it is disconnected", || server.stats().connections.get() == 0 && held(&server) == 0);
 }
 
@@ -290,21 +290,24 @@ fn large_writes_that_do_not_fit_together_wait_for_each_other() {
         ..Default::default()
     };
     let server = serve_with(limits, None);
-    let clients: Vec<_> = (0..12).map(|_| remote(&server)).collect();
-    let writers: Vec<_> = clients
-        .into_iter()
-        .enumerate()
-        .map(|(n, client)| {
-            std::thread::spawn(move || {
-                for round in 0..3u8 {
-                    write(&client, &format!("o{n}"), vec![round; 15 << 20]);
-                }
-            })
-        })
-        .collect();
-    for writer in writers {
-        writer.join().unwrap();
-    }
+    let write_all = || {
+        let before = server.stats().accepted.get();
+        let options = RemoteOptions { repeat_timeout: Duration::from_secs(300), ..Default::default() };
+        let clients: Vec<_> = (0..12).map(|_| remote_with(&server, options.clone())).collect();
+        std::thread::scope(|scope| {
+            for (n, client) in clients.iter().enumerate() {
+                scope.spawn(move || {
+                    for round in 0..3u8 {
+                        write(client, &format!("o{n}"), vec![round; 15 << 20]);
+                    }
+                });
+            }
+        });
+        // Nobody was disconnected.
+        server.stats().accepted.get() == before + 12
+    };
+    // A busy machine may hold up a client in the middle of a request, which is then disconnected with good reason.
+    assert!((0..10).any(|_| write_all()), "each time a client that waits is disconnected");
     eventually("everything is given back", || held(&server) <= 12 * 4096);
 }
 
