@@ -149,25 +149,25 @@ async fn no_call_of_many_is_lost() {
 #[tokio::test]
 async fn a_loop_without_an_end_disturbs_nobody_else() {
     let host = Daemon::start(4);
-    let wall = Duration::from_secs(2);
+    // An honest call may stand still for a while, too.
+    let wall = Duration::from_secs(4);
     host.put(TEXT, Bounds { wall, instructions: u64::MAX, ..Bounds::default() });
     let (hostile, honest, object) = (host.link(), host.link(), object("object"));
     // More loops than the connection may have threads; what is honest goes on beside them.
     let loops = join_all((0..6).map(|_| make(&hostile, &object, "hang", "")));
     let others = async {
-        let begun = Instant::now();
         for count in 1..=50 {
             assert_eq!(make(&honest, &object, "add", "").await.unwrap().output, count.to_string());
         }
-        begun.elapsed()
+        host.runner.counts().stopped
     };
-    let (stopped, took) = futures::join!(loops, others);
+    let (stopped, stopped_before) = futures::join!(loops, others);
     for stopped in stopped {
         let stopped = stopped.unwrap_err();
         assert!(matches!(stopped, CallError::Exceeded { bound: Bound::Wall, .. }), "{stopped:?}");
     }
     // Six loops on two threads take three times their bound.
-    assert!(took < 2 * wall, "fifty small calls took {took:?}");
+    assert!(stopped_before < 6, "fifty small calls waited for all loops");
     assert_eq!(host.runner.counts().stopped, 6);
 }
 
@@ -238,7 +238,7 @@ objclass.register(both) objclass.register(other)";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_waits_for_what_has_begun_and_refuses_the_rest() {
     let mut host = Daemon::start(2);
-    let wall = Duration::from_millis(500);
+    let wall = Duration::from_secs(2);
     host.put(TEXT, Bounds { wall, instructions: u64::MAX, ..Bounds::default() });
     let (link, object) = (host.link(), object("object"));
     let calls: Vec<_> = (0..40)
@@ -254,7 +254,7 @@ async fn a_server_that_stops_waits_for_what_has_begun_and_refuses_the_rest() {
     host.runner.stop();
     let server = host.server.take().unwrap();
     tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
-    // One after the other they would take twenty seconds.
+    // One after the other they would take forty times as long as one.
     assert!(begun.elapsed() < 15 * wall, "{:?}", begun.elapsed());
     let mut refused = 0;
     for call in calls {
@@ -302,7 +302,7 @@ async fn what_makes_no_sense_is_refused_and_the_connection_goes_on() {
 #[tokio::test]
 async fn a_call_whose_caller_is_gone_gives_its_thread_back() {
     let host = Daemon::start(2);
-    let wall = Duration::from_millis(300);
+    let wall = Duration::from_secs(4);
     host.put(TEXT, Bounds { wall, instructions: u64::MAX, ..Bounds::default() });
     let (link, object) = (host.link(), object("object"));
     for _ in 0..20 {
