@@ -250,7 +250,8 @@ async fn updates_whose_replies_are_lost_take_effect_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// On one thread, so that all are there when the time to gather them is over, whenever that may be.
+#[tokio::test]
 async fn updates_that_wait_come_into_one_epoch_and_keep_their_own_verdicts() {
     let map = ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "gathered").unwrap();
     let gather = std::time::Duration::from_millis(50);
