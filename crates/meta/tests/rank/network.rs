@@ -45,12 +45,21 @@ struct Daemon {
 
 impl Daemon {
     fn start(store: &Arc<MemoryStore>) -> Daemon {
+        Daemon::with_lease(store, Duration::from_secs(2))
+    }
+
+    /// Starts one whose sessions outlive any pause of a busy machine.
+    fn patient(store: &Arc<MemoryStore>) -> Daemon {
+        Daemon::with_lease(store, Duration::from_secs(60))
+    }
+
+    fn with_lease(store: &Arc<MemoryStore>, lease: Duration) -> Daemon {
         let store = Arc::new(Cut { store: store.clone(), cut: AtomicBool::new(false) });
         let mut role = MetaRole::new(Options {
             store: store.clone(),
             rank: 0,
             keeps_store: false,
-            lease: Duration::from_secs(2),
+            lease,
             takeover: Duration::from_millis(600),
         })
         .unwrap();
@@ -153,7 +162,7 @@ fn check(stop: &AtomicBool, takers: Vec<std::thread::JoinHandle<Vec<u64>>>) {
 #[test]
 fn a_sequencer_is_passed_on_by_every_policy() {
     let store = Arc::new(MemoryStore::new());
-    let daemon = Daemon::start(&store);
+    let daemon = Daemon::patient(&store);
     let sessions: Vec<Session> = (0..3).map(|_| session(&store, &[&daemon.address])).collect();
     let sequencers: Vec<Sequencer> = sessions.iter().map(|session| session.sequencer(&id())).collect();
     assert_eq!(wait(sequencers[0].next()).unwrap_err().kind, ErrorKind::Invalid);
@@ -193,6 +202,12 @@ fn a_sequencer_is_passed_on_by_every_policy() {
 
 #[test]
 fn a_standby_takes_over_and_nobody_sees_an_error() {
+    // One that stands still for long is replaced as one that is cut off, which nobody asked for here.
+    assert!((0..5).any(|_| take_over_and_hand_over()), "the authority moves by itself each time");
+}
+
+/// Has the authority pass to another daemon, and back. Returns false if it moved without being asked to.
+fn take_over_and_hand_over() -> bool {
     let store = Arc::new(MemoryStore::new());
     let first = Daemon::start(&store);
     first.wait_for("active");
@@ -215,19 +230,29 @@ fn a_standby_takes_over_and_nobody_sees_an_error() {
     let before = taken.load(Ordering::Relaxed);
     until("all take positions again", || taken.load(Ordering::Relaxed) > before + 1000);
     until("by the new rank", || second.handle().totals().positions > 100);
-    assert_eq!(second.handle().totals().epoch, 2);
+    if second.handle().totals().epoch != 2 {
+        check(&stop, cached);
+        check(&stop, tripped);
+        return false;
+    }
 
     // The first one comes back as a standby, and is handed the authority.
     first.store.cut.store(false, Ordering::SeqCst);
     first.wait_for("standby");
     until("the authority is handed over", || wait(sessions[1].hand_over()).is_ok());
-    first.wait_for("active");
-    assert_eq!(first.handle().totals().epoch, 3);
+    let epochs = || [&first, &second].map(|daemon| daemon.handle().totals().epoch);
+    until("it has moved", || epochs().iter().any(|epoch| *epoch > 2));
+    if !matches!(epochs(), [3, 0..=2]) {
+        check(&stop, cached);
+        check(&stop, tripped);
+        return false;
+    }
     let before = taken.load(Ordering::Relaxed);
     until("all take positions again", || taken.load(Ordering::Relaxed) > before + 1000);
     until("by the first rank", || first.handle().totals().positions > 100);
-    check(&stop, cached.into_iter().collect());
-    check(&stop, tripped.into_iter().collect());
+    check(&stop, cached);
+    check(&stop, tripped);
+    true
 }
 
 /// Returns the version of the object of the authority, and the number of daemons that stand by.
@@ -266,6 +291,12 @@ fn a_rank_stops_to_write_once_its_killed_standby_is_gone() {
 
 #[test]
 fn a_standby_that_was_taken_for_dead_comes_back_and_takes_over() {
+    // It takes over by right from one that stands still for long.
+    assert!((0..5).any(|_| come_back()), "it takes over although it has seen nothing");
+}
+
+/// Has a standby taken for dead and come back. Returns false if it took over before it was to.
+fn come_back() -> bool {
     let store = Arc::new(MemoryStore::new());
     let first = Daemon::start(&store);
     first.wait_for("active");
@@ -279,20 +310,24 @@ fn a_standby_that_was_taken_for_dead_comes_back_and_takes_over() {
     let takers: Vec<_> =
         sessions.iter().map(|session| taker(session.sequencer(&id()), stop.clone(), taken.clone())).collect();
     until("all take positions", || taken.load(Ordering::Relaxed) > 1000);
-    for round in 0..2 {
+    for _ in 0..2 {
         second.store.cut.store(true, Ordering::SeqCst);
         until("its key is removed", || authority(&store).1 == 0);
         // It has seen nothing of the rank for longer than the time to take over, and must not act on that.
         second.store.cut.store(false, Ordering::SeqCst);
         until("it is back", || authority(&store).1 == 1);
         let epoch = first.handle().totals().epoch;
-        assert_eq!((epoch, second.handle().totals().state), (1, "standby"), "round {round}");
+        if (epoch, second.handle().totals().state) != (1, "standby") {
+            check(&stop, takers);
+            return false;
+        }
     }
     first.store.cut.store(true, Ordering::SeqCst);
     second.wait_for("active");
     let before = taken.load(Ordering::Relaxed);
     until("all take positions again", || taken.load(Ordering::Relaxed) > before + 1000);
     check(&stop, takers);
+    true
 }
 
 /// Begins to take a position, and leaves the reply where it is. Returns false if the reply was there already, as it may
@@ -346,7 +381,7 @@ fn who_gives_up_while_it_is_asked_back_does_not_lose_its_session() {
 /// Gives up a call whose grant is asked back. Returns false if its reply came before it could be given up.
 fn give_up_while_asked_back() -> bool {
     let store = Arc::new(MemoryStore::new());
-    let daemon = Daemon::start(&store);
+    let daemon = Daemon::patient(&store);
     let sessions: Vec<Session> = (0..2).map(|_| session(&store, &[&daemon.address])).collect();
     let [one, other] = [0, 1].map(|index| sessions[index].sequencer(&id()));
     wait(one.create(Policy::BestEffort)).unwrap();
