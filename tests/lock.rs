@@ -63,6 +63,18 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Runs a command, again where a server did not answer in time, as one on a busy machine may not.
+#[track_caller]
+fn answered(run: impl Fn() -> harness::Ended) -> harness::Ended {
+    for _ in 0..20 {
+        let ended = run();
+        if !ended.stderr.contains("did not answer in time") {
+            return ended;
+        }
+    }
+    run()
+}
+
 /// The lock requests that a server lists.
 #[track_caller]
 fn locks(server: &Server) -> Vec<Value> {
@@ -86,9 +98,11 @@ fn interleaved(command: impl Fn(&[&str]) -> Command, listed: impl Fn() -> Vec<Va
     assert!(held.iter().all(|lock| lock["state"] == "held" && lock["mode"] == "exclusive"), "{held:?}");
     // A third one wants a byte of the first.
     let third = ["lock", "results", "--pattern", "range(offset=6400, length=1)"];
-    let refused = run_with(command(&[&third[..], &["--try", "-E", "7", "--", "true"]].concat()), b"");
+    let third_with =
+        |flags: &[&str]| answered(|| run_with(command(&[&third[..], flags, &["--", "true"]].concat()), b""));
+    let refused = third_with(&["--try", "-E", "7"]);
     refused.failed(7, &["others hold some of the bytes"]);
-    let late = run_with(command(&[&third[..], &["--wait", "50ms", "--", "true"]].concat()), b"");
+    let late = third_with(&["--wait", "50ms"]);
     late.failed(1, &["others held some of the bytes"]);
     let waiting = Holder::start(command(&third), &[], &path("three"), &path("end"));
     eventually("it waits", || listed().iter().any(|lock| lock["state"] == "waits"));
@@ -98,7 +112,8 @@ fn interleaved(command: impl Fn(&[&str]) -> Command, listed: impl Fn() -> Vec<Va
         holder.ends_well();
     }
     assert!(path("three").exists());
-    assert_eq!(listed(), Vec::<Value>::new());
+    // One that is busy may be told of the end of a session after the command has gone.
+    eventually("nothing is locked", || listed().is_empty());
 }
 
 #[test]
@@ -130,7 +145,7 @@ fn interleaved_vectors_are_locked_at_once_over_tcp_with_a_key() {
 
 /// A pattern and a command that ends at once.
 fn with_lock(server: &Server, flags: &[&str], words: &[&str]) -> harness::Ended {
-    server.run([&["lock", "f"][..], flags, &["--"], words].concat())
+    answered(|| server.run([&["lock", "f"][..], flags, &["--"], words].concat()))
 }
 
 #[test]
@@ -144,7 +159,7 @@ fn an_unrolled_table_grants_the_same_but_no_pattern_of_millions_of_regions() {
 
 #[test]
 fn exit_codes_are_those_of_the_command() {
-    let server = Server::in_memory();
+    let server = Server::start("mem:", &["--lock-lease", "1h"]);
     let session = with_lock(&server, &[], &["sh", "-c", "echo $NACRE_FENCE"]).text();
     assert!(session.parse::<u64>().is_ok_and(|session| session > 0), "{session}");
     assert_eq!(with_lock(&server, &["--shared"], &["sh", "-c", "exit 17"]).code, 17);
@@ -161,7 +176,7 @@ fn exit_codes_are_those_of_the_command() {
     }
     let ended = with_lock(&server, &["--method", "posix", "--protocol", "two-phase"], &["true"]);
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert_eq!(locks(&server), Vec::<Value>::new(), "every session has ended");
+    eventually("every session has ended", || locks(&server).is_empty());
 }
 
 #[test]
@@ -197,7 +212,7 @@ fn holder(server: &Server) -> u64 {
 
 #[test]
 fn what_a_killed_client_held_goes_to_the_next_and_its_session_is_fenced() {
-    let (server, folder) = (Server::start("mem:", &["--lock-lease", "1s"]), folder());
+    let (server, folder) = (Server::start("mem:", &["--lock-lease", "6s"]), folder());
     let path = |name: &str| folder.path().join(name);
     let mut killed = Holder::start(server.command(["lock", "f"]), &[], &path("held"), &path("end"));
     eventually("it holds", || path("held").exists());
@@ -246,7 +261,7 @@ fn a_restarted_server_learns_who_holds_what_and_serves_those_who_wait() {
     let address = format!("unix:{}", path("socket").display());
     let store = harness::file(&path("store"));
     // Long enough for a server that starts on a busy machine: who cannot renew its lease gives up by its own clock.
-    let start = || Server::listen(&address, &store, &["--lock-lease", "5s"]);
+    let start = || Server::listen(&address, &store, &["--lock-lease", "10s"]);
     let server = start();
     let holder = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
     eventually("it holds", || path("one").exists());
@@ -255,7 +270,7 @@ fn a_restarted_server_learns_who_holds_what_and_serves_those_who_wait() {
     server.kill();
     let server = start();
     // Nothing is granted before those who held something could say so.
-    with_lock(&server, &["--wait", "7s"], &["true"]).failed(1, &["others held"]);
+    with_lock(&server, &["--wait", "14s"], &["true"]).failed(1, &["others held"]);
     let listed = locks(&server);
     assert!(listed.iter().any(|lock| lock["state"] == "held"), "{listed:?}");
     assert!(listed.iter().any(|lock| lock["state"] == "waits"), "{listed:?}");
@@ -272,12 +287,12 @@ fn a_restarted_server_learns_who_holds_what_and_serves_those_who_wait() {
 
 #[test]
 fn a_client_away_for_longer_than_its_lease_has_lost_its_lock_though_a_restarted_server_would_still_take_it() {
-    const LEASE: Duration = Duration::from_secs(3);
+    const LEASE: Duration = Duration::from_secs(6);
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let address = format!("unix:{}", path("socket").display());
     let store = harness::file(&path("store"));
-    let start = || Server::listen(&address, &store, &["--lock-lease", "3s"]);
+    let start = || Server::listen(&address, &store, &["--lock-lease", "6s"]);
     let server = start();
     let mut away = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
     eventually("it holds", || path("one").exists());
@@ -301,7 +316,7 @@ fn who_does_not_come_back_to_a_restarted_server_is_fenced() {
     let path = |name: &str| folder.path().join(name);
     let address = format!("unix:{}", path("socket").display());
     let store = harness::file(&path("store"));
-    let start = || Server::listen(&address, &store, &["--lock-lease", "1s"]);
+    let start = || Server::listen(&address, &store, &["--lock-lease", "6s"]);
     let server = start();
     let mut gone = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
     eventually("it holds", || path("one").exists());
@@ -324,7 +339,7 @@ fn an_administrator_breaks_a_session() {
     let session = holder(&server).to_string();
     server.run(["locks", "break", "4711"]).failed(1, &["no lock session 4711"]);
     server.run(["locks", "break", &session]).ok();
-    with_lock(&server, &["--wait", "5s"], &["true"]).ok();
+    with_lock(&server, &["--wait", "60s"], &["true"]).ok();
     server.run(["write", "f", "late", "--fence", &session]).failed(1, &["is fenced"]);
     // Its command is told to end when it learns that, and it says why.
     assert_eq!(wait(&mut broken.child, PATIENCE).code(), Some(1));
@@ -337,7 +352,7 @@ fn an_administrator_breaks_a_session() {
 fn several_servers_share_the_bytes_of_a_file() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
-    let (servers, uri) = Server::together(folder.path(), &["mem:", "mem:", "mem:"], &["--lock-lease", "1s"]);
+    let (servers, uri) = Server::together(folder.path(), &["mem:", "mem:", "mem:"], &["--lock-lease", "6s"]);
     let command = |words: &[&str]| {
         let mut command = program();
         command.env("NACRE_STORE", &uri).args(words);
@@ -361,9 +376,9 @@ fn several_servers_share_the_bytes_of_a_file() {
     assert_eq!(held, [1, 1, 1]);
     let session = parts[0]["report"]["locks"][0]["session"].to_string();
     let others = ["lock", "f", "--pattern", "range(offset=65537, length=65535)", "--try", "--", "true"];
-    run_with(command(&others), b"").ok();
+    answered(|| run_with(command(&others), b"")).ok();
     let its = ["lock", "f", "--pattern", "range(offset=65536, length=1)", "--try", "--", "true"];
-    run_with(command(&its), b"").failed(1, &["others hold"]);
+    answered(|| run_with(command(&its), b"")).failed(1, &["others hold"]);
     // The fence goes to the one server that keeps the object, whichever server granted the bytes.
     holder.child.kill().unwrap();
     holder.child.wait().unwrap();
@@ -444,11 +459,12 @@ fn names_of_files_are_typed_and_shown_as_those_of_objects() {
     let holder_of_it = server.command(["lock", "caf\\xc3\\xa9"]);
     let mut holding = Holder::start(holder_of_it, &[], &path("one"), &path("end"));
     eventually("it holds", || path("one").exists());
-    server.run(["lock", "café", "--try", "--", "true"]).failed(1, &["others hold", "\"café\""]);
+    let refused = answered(|| server.run(["lock", "café", "--try", "--", "true"]));
+    refused.failed(1, &["others hold", "\"café\""]);
     assert_eq!(locks(&server)[0]["file"], "café");
     let session = holder(&server).to_string();
     server.run(["locks", "break", &session]).ok();
-    server.run(["lock", "café", "--wait", "5s", "--", "true"]).ok();
+    server.run(["lock", "café", "--wait", "60s", "--", "true"]).ok();
     server.run(["write", "caf\\xc3\\xa9", "late", "--fence", &session]).failed(1, &["is fenced"]);
     assert_eq!(wait(&mut holding.child, PATIENCE).code(), Some(1));
     // No name brings its own lines and colours to a terminal.
@@ -462,7 +478,7 @@ fn names_of_files_are_typed_and_shown_as_those_of_objects() {
         assert!(listed.contains(typed) && !listed.contains('\u{1b}'), "{listed:?}");
     }
     assert!(!server.run(["locks", "café"]).text().contains("a\\\\b"));
-    let refused = server.run(["lock", typed, "--try", "--", "true"]);
+    let refused = answered(|| server.run(["lock", typed, "--try", "--", "true"]));
     refused.failed(1, &[typed]);
     std::fs::write(path("end"), "").unwrap();
     holding.ends_well();
@@ -521,7 +537,7 @@ fn a_time_limit_holds_while_the_server_does_not_answer() {
     let server = Server::in_memory();
     server.signal(Signal::STOP);
     for flags in [&["--try"][..], &["--wait", "200ms"]] {
-        let ended = with_lock(&server, flags, &["true"]);
+        let ended = server.run([&["lock", "f"][..], flags, &["--", "true"]].concat());
         assert!(
             ended.code != 0 && ended.stderr.contains("a lock server did not answer in time"),
             "{ended:?}"
@@ -588,7 +604,7 @@ fn signals_are_handed_on_to_the_command() {
         eventually("it waits", || locks(&server).iter().any(|lock| lock["state"] == "waits"));
         kill_process(waiting.pid(), signal).unwrap();
         assert_eq!(wait(&mut waiting.child, PATIENCE).code(), Some(128 + signal.as_raw()), "{name}");
-        assert!(locks(&server).iter().all(|lock| lock["state"] == "held"), "{name}");
+        eventually(name, || locks(&server).iter().all(|lock| lock["state"] == "held"));
         kill_process(holding.pid(), signal).unwrap();
         assert_eq!(wait(&mut holding.child, PATIENCE).code(), Some(9), "{name}");
     }
@@ -596,7 +612,7 @@ fn signals_are_handed_on_to_the_command() {
     let ignoring = Holder::start(lock("--ignore-signal=HUP"), &[], &path("two"), &path("end"));
     eventually("it holds", || path("two").exists());
     kill_process(ignoring.pid(), Signal::HUP).unwrap();
-    server.run(["lock", "f", "--try", "--", "true"]).failed(1, &["others hold"]);
+    with_lock(&server, &["--try"], &["true"]).failed(1, &["others hold"]);
     std::fs::write(path("end"), "").unwrap();
     ignoring.ends_well();
 }

@@ -10,6 +10,17 @@ use nacre::ErrorKind;
 use nacre::lock::{Datatype, Method, Mode, Protocol, Region, Request};
 use rustix::process::Signal;
 
+/// Attempts again what a server did not answer in time, as one on a busy machine may not.
+fn answered<T>(attempt: impl Fn() -> Result<T, nacre::Error>) -> Result<T, nacre::Error> {
+    for _ in 0..20 {
+        match attempt() {
+            Err(error) if error.message.contains("did not answer in time") => {}
+            ended => return ended,
+        }
+    }
+    attempt()
+}
+
 #[test]
 fn a_lock_is_had_by_one_handle_at_a_time() {
     let server = Server::in_memory();
@@ -17,18 +28,17 @@ fn a_lock_is_had_by_one_handle_at_a_time() {
     let (one, other) = (open(), open());
     let (mine, theirs) = (one.file("f").unwrap(), other.file("f").unwrap());
     let held = mine.lock(0..100, Mode::Exclusive).unwrap();
-    assert!(theirs.try_lock(99..200, Mode::Shared).unwrap().is_none());
+    assert!(answered(|| theirs.try_lock(99..200, Mode::Shared)).unwrap().is_none());
     let short = Duration::from_millis(30);
-    assert!(theirs.lock_within(50..51, Mode::Exclusive, short).unwrap().is_none());
+    assert!(answered(|| theirs.lock_within(50..51, Mode::Exclusive, short)).unwrap().is_none());
     // Requests of other bytes and of other files pass.
-    let beside = theirs.try_lock(100..200, Mode::Exclusive).unwrap().unwrap();
-    drop(other.file("g").unwrap().try_lock(0..100, Mode::Exclusive).unwrap().unwrap());
+    let beside = answered(|| theirs.try_lock(100..200, Mode::Exclusive)).unwrap().unwrap();
+    let elsewhere = other.file("g").unwrap();
+    drop(answered(|| elsewhere.try_lock(0..100, Mode::Exclusive)).unwrap().unwrap());
     // Two locks of one program keep each other out as well.
-    assert!(mine.try_lock(0..1, Mode::Shared).unwrap().is_none());
-    assert_eq!(
-        theirs.lock_by(&Request::new(0..1, Mode::Shared).without_wait()).unwrap_err().kind,
-        ErrorKind::Busy
-    );
+    assert!(answered(|| mine.try_lock(0..1, Mode::Shared)).unwrap().is_none());
+    let at_once = Request::new(0..1, Mode::Shared).without_wait();
+    assert_eq!(answered(|| theirs.lock_by(&at_once)).unwrap_err().kind, ErrorKind::Busy);
     let waiting = std::thread::spawn(move || theirs.lock(0..1, Mode::Exclusive).unwrap().token());
     held.release().unwrap();
     assert_eq!(waiting.join().unwrap(), beside.token());
@@ -37,7 +47,12 @@ fn a_lock_is_had_by_one_handle_at_a_time() {
     drop(mine.lock(0..200, Mode::Exclusive).unwrap());
     one.end_locks();
     other.end_locks();
-    assert_eq!(one.locks().unwrap()[0].report["sessions"], 0);
+    // One that is busy may be told of the end of a session after the call has returned.
+    let until = std::time::Instant::now() + harness::PATIENCE;
+    while one.locks().unwrap()[0].report["sessions"] != 0 {
+        assert!(std::time::Instant::now() < until, "a session has not ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -282,8 +297,9 @@ fn a_store_in_this_process_grants_locks_without_a_daemon() {
     let file = store.file("f").unwrap();
     let even = || Datatype::Bytes(64).vector(100, 1, 2).at(0);
     let held = file.lock(even(), Mode::Exclusive).unwrap();
-    assert!(file.try_lock(0..1, Mode::Shared).unwrap().is_none());
-    let odd = file.try_lock(Datatype::Bytes(64).vector(100, 1, 2).at(64), Mode::Exclusive).unwrap().unwrap();
+    assert!(answered(|| file.try_lock(0..1, Mode::Shared)).unwrap().is_none());
+    let odd = || Datatype::Bytes(64).vector(100, 1, 2).at(64);
+    let odd = answered(|| file.try_lock(odd(), Mode::Exclusive)).unwrap().unwrap();
     odd.store().object("f").unwrap().write(64, "odd").unwrap();
     let waiting = {
         let file = file.clone();
@@ -295,10 +311,10 @@ fn a_store_in_this_process_grants_locks_without_a_daemon() {
     assert_eq!(under.object("f").unwrap().write(0, "late").unwrap_err().kind, ErrorKind::Closed);
     // A clone of the store has the same session.
     let again = store.clone().file("f").unwrap();
-    assert!(again.try_lock(64..65, Mode::Exclusive).unwrap().is_none());
+    assert!(answered(|| again.try_lock(64..65, Mode::Exclusive)).unwrap().is_none());
     store.end_locks();
     assert!(odd.check().is_err());
-    assert!(again.try_lock(64..65, Mode::Exclusive).unwrap().is_some());
+    assert!(answered(|| again.try_lock(64..65, Mode::Exclusive)).unwrap().is_some());
 }
 
 #[test]
@@ -319,6 +335,7 @@ fn a_folder_that_was_closed_after_locks_grants_them_at_once_when_it_is_opened_ag
     // A daemon on it goes on with the same numbers.
     let server = Server::start(&format!("file:{}", folder.path().join("store").display()), &[]);
     let store = nacre::open(&server.uri).unwrap().blocking();
-    let lock = store.file("f").unwrap().try_lock(0..10, Mode::Exclusive).unwrap().unwrap();
+    let file = store.file("f").unwrap();
+    let lock = answered(|| file.try_lock(0..10, Mode::Exclusive)).unwrap().unwrap();
     assert!(lock.token() > tokens[2]);
 }

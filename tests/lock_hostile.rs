@@ -238,7 +238,7 @@ async fn patterns_sessions_and_waits_that_nobody_releases_take_bounded_memory() 
     // Whoever asks for bytes between all of them.
     let odd = Datatype::byte().vector(1 << 20, 1, 2).at(1);
     let begin = Instant::now();
-    let taken = store.file("crowded").unwrap().try_lock(odd, Mode::Exclusive).await.unwrap();
+    let taken = store.file("crowded").unwrap().lock_within(odd, Mode::Exclusive, BOUND).await.unwrap();
     println!("the bytes between them: {} after {:?}", taken.is_some(), begin.elapsed());
     assert!(taken.is_some() && begin.elapsed() < BOUND);
     drop(taken);
