@@ -9,6 +9,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, Random, Server, file, folder, program, run_with, tree, wait};
@@ -165,6 +167,8 @@ fn a_mount_goes_on_when_its_server_was_killed_and_a_killed_mount_leaves_a_sound_
     let mut written = BTreeMap::new();
     for round in 0..3 {
         let root = mounted.root.clone();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = count.clone();
         let busy = std::thread::spawn(move || {
             let mut written = Vec::new();
             for number in 0..10_000 {
@@ -176,9 +180,15 @@ fn a_mount_goes_on_when_its_server_was_killed_and_a_killed_mount_leaves_a_sound_
                     Ok(()) => written.push((last, text)),
                     Err(_) => break,
                 }
+                counted.fetch_add(1, Ordering::Relaxed);
             }
             written
         });
+        let begun = Instant::now();
+        while count.load(Ordering::Relaxed) == 0 {
+            assert!(begun.elapsed() < PATIENCE, "nothing is written");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         std::thread::sleep(Duration::from_millis(500));
         // The server in the first two rounds, and the mount itself in the last one.
         if round < 2 {

@@ -4,10 +4,10 @@ mod harness;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use harness::{Server, file, folder, program, run_with};
+use harness::{PATIENCE, Server, file, folder, program, run_with};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -86,7 +86,7 @@ fn a_position_is_taken_once_while_ranks_are_killed_and_handed_over() {
     let first = rank(folder.path(), "first", &keeper.uri);
     keeper.run(["sequencer", "create", "log"]).ok();
     let second = rank(folder.path(), "second", &keeper.uri);
-    let over = AtomicBool::new(false);
+    let (over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
     let taken = std::thread::scope(|scope| {
         let takers: Vec<_> = (0..3)
             .map(|_| {
@@ -95,6 +95,7 @@ fn a_position_is_taken_once_while_ranks_are_killed_and_handed_over() {
                     while !over.load(Ordering::Relaxed) {
                         let text = keeper.run(["sequencer", "next", "log", "-n", "5"]).text();
                         taken.extend(text.lines().map(|line| line.parse::<u64>().unwrap()));
+                        count.fetch_add(5, Ordering::Relaxed);
                     }
                     taken
                 })
@@ -107,11 +108,25 @@ fn a_position_is_taken_once_while_ranks_are_killed_and_handed_over() {
         pause();
         let third = rank(folder.path(), "third", &keeper.uri);
         pause();
-        assert_eq!(keeper.run(["fail", "0"]).text(), "");
+        // Nobody can hand over while nobody has the authority, or nobody stands by.
+        let begun = Instant::now();
+        let handed_over = loop {
+            let ended = keeper.run(["fail", "0"]);
+            if ended.code == 0 {
+                break ended;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{ended:?}");
+        };
+        assert_eq!(handed_over.text(), "");
         pause();
         // The third one has the authority now, so nobody misses the second one.
         second.kill();
         pause();
+        let begun = Instant::now();
+        while count.load(Ordering::Relaxed) <= 50 {
+            assert!(begun.elapsed() < PATIENCE, "few positions are taken");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         over.store(true, Ordering::Relaxed);
         let taken: Vec<Vec<u64>> = takers.into_iter().map(|taker| taker.join().unwrap()).collect();
         drop(third);

@@ -136,13 +136,13 @@ fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
         command.env("NACRE_STORE", &uri).args(words);
         run_with(command, b"")
     };
-    let quick = ["ping", "-c", "3", "-i", "1ms", "--timeout", "500ms"];
-    let text = run(&quick).text();
+    let text = run(&["ping", "-c", "3", "-i", "1ms", "--timeout", "60s"]).text();
     assert_eq!(text.lines().count(), 12, "{text}");
     assert_eq!(text.matches("3 of 3 answered: least ").count(), 3, "{text}");
     assert_eq!(run(&["info", "--json"]).json().as_array().unwrap().len(), 3);
 
-    let top = ["--json", "top", "-c", "2", "-i", "100ms"];
+    // A server has the time between two looks to answer.
+    let top = ["--json", "top", "-c", "2", "-i", "4s"];
     let lines = run(&top).text();
     let looks: Vec<serde_json::Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -156,10 +156,12 @@ fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
     let gone = servers.pop().unwrap();
     let gone_uri = gone.uri.clone();
     gone.kill();
-    let said = run(&quick).failed(1, &["2 of 3 servers did not answer each time"]);
-    assert_eq!(said.matches("3 of 3 answered").count(), 1, "{said}");
-    assert_eq!(said.matches("0 of 3 answered").count(), 2, "{said}");
-    assert!(said.contains("no answer within 500ms"), "{said}");
+    // Enough for the one that answers, on a busy machine too.
+    let said = run(&["ping", "-c", "2", "-i", "1ms", "--timeout", "6s"]);
+    let said = said.failed(1, &["2 of 3 servers did not answer each time"]);
+    assert_eq!(said.matches("2 of 2 answered").count(), 1, "{said}");
+    assert_eq!(said.matches("0 of 2 answered").count(), 2, "{said}");
+    assert!(said.contains("no answer within 6s"), "{said}");
     let lines = run(&top).failed(1, &["2 servers did not answer the last time"]);
     let (silent, seen): (Vec<&str>, Vec<&str>) = lines.lines().partition(|line| line.contains("\"error\""));
     assert_eq!((silent.len(), seen.len()), (4, 2), "{lines}");

@@ -118,8 +118,16 @@ fn changes_and_notifications_are_lines() {
     assert_eq!(outcome["acknowledged"].as_array().unwrap().len(), 1);
     assert_eq!(watcher.next()["payload_base64"], "/wA=");
     assert_eq!(watcher.end().code(), Some(0));
-    // Nobody is there any more, which is no failure.
-    assert_eq!(server.run(["notify", "settings", "hello"]).text(), "");
+    // Nobody is there any more, which is no failure. The server may learn a little later that the watcher has gone.
+    let begun = Instant::now();
+    let nobody = loop {
+        let ended = server.run(["notify", "settings", "hello"]);
+        if ended.code == 0 {
+            break ended;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{ended:?}");
+    };
+    assert_eq!(nobody.text(), "");
 
     let mut command = program();
     command.args(["--store", &server.uri, "watch", "settings", "--count", "1"]);
@@ -143,7 +151,8 @@ fn who_does_not_answer_is_named_and_bad_use_is_refused() {
         (Watcher::start(&server.uri, &["object"]), Watcher::start(&server.uri, &["object"]));
     asleep.signal(Signal::STOP);
     let id = asleep.began["watcher"].as_str().unwrap().to_owned();
-    let ended = server.run(["notify", "object", "hello", "--timeout", "1s"]);
+    // Enough for the one that is awake, on a busy machine too.
+    let ended = server.run(["notify", "object", "hello", "--timeout", "6s"]);
     let notice = ended.failed(1, &["1 of 2 watchers of object \"object\" have not acknowledged"]);
     assert!(notice.contains(&format!("missed        {id}")), "{notice}");
     assert_eq!(awake.next()["payload"], "hello");
