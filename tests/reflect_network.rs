@@ -203,7 +203,8 @@ fn forge(plane: &str) {
 
 #[test]
 fn a_device_that_goes_down_takes_nobody_else_along() {
-    let mut between = Between::new(&["--open", "--heartbeat", "400ms", "--expiry", "3s"]);
+    // Longer than a member may stand still.
+    let mut between = Between::new(&["--open", "--heartbeat", "400ms", "--expiry", "8s"]);
     let mut left = between.member(&between.left, 1);
     let right = between.member(&between.right, 2);
     let also_left = between.member(&between.left, 1);
