@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::executor::block_on;
-use kit::Bench;
+use kit::{Bench, unhurried};
 use nacre_class::errno::*;
 use nacre_class::{Bound, Bounds, CLASSES_OBJECT, CallError, ClassError, Classes, Request, packed};
 use nacre_object::limit::EXTENTS_PER_READ_MAX;
@@ -186,7 +186,7 @@ fn bytes_in_more_extents_than_an_answer_lists_are_read_whole() {
 
     // The first part fits into the memory of a call, and the whole does not fit in beside it.
     for (memory_bytes, fits) in [(1 << 20, false), (4 << 20, true)] {
-        let bench = Bench::bounded(text, Bounds { memory_bytes, ..Bounds::default() });
+        let bench = Bench::bounded(text, Bounds { memory_bytes, ..unhurried() });
         fill(&bench, &[b'x'; 159], 5000);
         match bench.call("size", "") {
             Ok(called) => assert!(fits && called.output == "799999", "{called:?}"),
@@ -196,7 +196,7 @@ fn bytes_in_more_extents_than_an_answer_lists_are_read_whole() {
             }
         }
     }
-    let bench = Bench::bounded(text, Bounds { reads: 3, ..Bounds::default() });
+    let bench = Bench::bounded(text, Bounds { reads: 3, ..unhurried() });
     fill(&bench, b"x", 4 * EXTENTS_PER_READ_MAX as u64);
     let error = bench.call("all", "").unwrap_err();
     assert!(matches!(error, CallError::Exceeded { bound: Bound::Reads, .. }), "{error}");
@@ -246,8 +246,7 @@ fn a_method_that_is_declared_not_to_write_cannot() {
 #[test]
 fn classes_call_each_other_on_the_same_object() {
     let classes = Classes::new(Arc::new(MemoryStore::new()));
-    let put =
-        |name: &str, text: &'static str| block_on(classes.put(name, text.into(), Bounds::default())).unwrap();
+    let put = |name: &str, text: &'static str| block_on(classes.put(name, text.into(), unhurried())).unwrap();
     put("inner", "calls = (calls or 0) + 1 function f(input, output) nacre.set('inner', input) output:append('in:' .. input:str())
         return 7 end objclass.register(f)
         function bad() return -objclass.EBUSY end objclass.register(bad)
@@ -292,7 +291,7 @@ fn versions_of_a_class_are_kept_and_brought_back() {
     let text = |number: u32| {
         format!("function v(i, o) o:append('{number}') end objclass.register(v, {{writes = false}})")
     };
-    let put = |number| block_on(classes.put("c", text(number).into(), Bounds::default()));
+    let put = |number| block_on(classes.put("c", text(number).into(), unhurried()));
     let object = ObjectId::try_from("o").unwrap();
     // A second handle on the same store sees each change with its next call.
     let other = Classes::new(store);
@@ -333,7 +332,7 @@ fn a_record_that_cannot_be_read_stops_its_own_class_only() {
     let store = Arc::new(MemoryStore::new());
     let classes = Classes::new(store.clone());
     let text = "function v(i, o) o:append('here') end objclass.register(v, {writes = false})";
-    block_on(classes.put("sound", text.into(), Bounds::default())).unwrap();
+    block_on(classes.put("sound", text.into(), unhurried())).unwrap();
     // A record as a newer program might write it.
     set(&*store, &ObjectId::try_from(CLASSES_OBJECT).unwrap(), "class/newer", "\u{9}whatever");
     let object = ObjectId::try_from("o").unwrap();
@@ -350,8 +349,7 @@ fn a_record_that_cannot_be_read_stops_its_own_class_only() {
 fn a_class_that_is_not_sound_is_not_installed() {
     let classes = Classes::new(Arc::new(MemoryStore::new()));
     let refused =
-        |name: &str, text: &str| match block_on(classes.put(name, text.to_owned().into(), Bounds::default()))
-        {
+        |name: &str, text: &str| match block_on(classes.put(name, text.to_owned().into(), unhurried())) {
             Err(ClassError::Refused { reason, .. }) => reason,
             other => panic!("{text}: {other:?}"),
         };
@@ -386,7 +384,7 @@ fn a_class_that_is_replaced_under_calls_runs_each_of_them_whole() {
         format!("local n = {number} function f(i, o) nacre.set('a', '' .. n) nacre.set('b', '' .. n)
             local a, b = nacre.get('a'), nacre.get('b') o:append(a == b and '' .. n or 'torn') end objclass.register(f)")
     };
-    let put = |number| block_on(classes.put("c", text(number).into(), Bounds::default())).unwrap();
+    let put = |number| block_on(classes.put("c", text(number).into(), unhurried())).unwrap();
     put(1);
     let object = ObjectId::try_from("o").unwrap();
     std::thread::scope(|scope| {
@@ -434,7 +432,7 @@ fn the_stores_failures_are_passed_on() {
 #[test]
 fn a_call_that_reads_without_end_is_stopped() {
     // Each read is a run of its own.
-    let bounds = Bounds { wall: Duration::from_secs(60), ..Bounds::default() };
+    let bounds = unhurried();
     let text = "function m() for i = 1, 5000 do nacre.get('k' .. i) end end objclass.register(m)";
     let error = Bench::bounded(text, bounds).call("m", "").unwrap_err();
     assert!(error.to_string().contains("read the object more than 1024 times"), "{error}");
@@ -443,7 +441,7 @@ fn a_call_that_reads_without_end_is_stopped() {
 #[test]
 fn a_method_reads_what_its_input_needs_whatever_others_made_it_read() {
     // Each read is a run of its own.
-    let bounds = Bounds { wall: Duration::from_secs(60), ..Bounds::default() };
+    let bounds = unhurried();
     let bench = Bench::bounded(
         "function read(input, output)
            local first, count = nacre.unpack(input)
@@ -472,7 +470,7 @@ fn the_time_of_a_call_is_that_of_all_its_runs() {
          end
          objclass.register(m)";
     let wall = Duration::from_millis(50);
-    let bench = Bench::bounded(text, Bounds { wall, instructions: u64::MAX, ..Bounds::default() });
+    let bench = Bench::bounded(text, Bounds { wall, instructions: u64::MAX, ..unhurried() });
     match bench.call("m", "") {
         Err(CallError::Exceeded { bound: Bound::Wall, .. }) => {}
         other => panic!("{other:?}"),
@@ -488,7 +486,7 @@ fn a_class_that_is_made_anew_is_not_taken_for_the_one_before() {
     let request = Request::new(&object, "c", "m");
     block_on(async {
         for word in ["one", "two"] {
-            assert_eq!(classes.put("c", text(word).into(), Bounds::default()).await.unwrap(), 1);
+            assert_eq!(classes.put("c", text(word).into(), unhurried()).await.unwrap(), 1);
             assert_eq!(classes.call(&request).await.unwrap().output, word);
             let registry = ObjectId::try_from(CLASSES_OBJECT).unwrap();
             store.apply(&registry, Transaction::new().change(WriteOp::Remove)).await.unwrap();
