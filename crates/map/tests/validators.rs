@@ -16,11 +16,26 @@ fn map() -> ClusterMap {
 
 async fn install(proposer: &Proposer, name: &str, prefix: &str, text: &str) {
     let validator = Validator { prefix: prefix.to_owned().into(), text: text.to_owned() };
-    proposer.set_validator("test", name, &validator).await.unwrap();
+    let installed = judged(|| proposer.set_validator("test", name, &validator)).await;
+    installed.unwrap();
 }
 
 async fn set(proposer: &Proposer, author: &str, name: &str, value: &[u8]) -> Result<Committed, ProposeError> {
-    proposer.propose(Update::new(author).set(key(name), value.to_vec())).await
+    judged(|| proposer.propose(Update::new(author).set(key(name), value.to_vec()))).await
+}
+
+/// Proposes something, again where the run of a validator was stopped for its time: on a busy machine any may stand still for longer,
+/// which says nothing of the validator.
+async fn judged<F: Future<Output = Result<Committed, ProposeError>>>(
+    propose: impl Fn() -> F,
+) -> Result<Committed, ProposeError> {
+    for _ in 0..100 {
+        let verdict = propose().await;
+        if !matches!(&verdict, Err(error) if error.to_string().contains("ran for more than")) {
+            return verdict;
+        }
+    }
+    propose().await
 }
 
 async fn value(map: &ClusterMap, name: &str) -> Option<Vec<u8>> {
