@@ -336,7 +336,8 @@ impl Drop for Server {
 
 #[test]
 fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
-    let server = Server::start("1s");
+    // Longer than a rank that lives stands still.
+    let server = Server::start("6s");
     let flags = ["--lock-servers", &server.uri];
     let folder = tempfile::tempdir().unwrap();
     let file = path(&folder, "file");
