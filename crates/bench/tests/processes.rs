@@ -285,7 +285,7 @@ fn an_interrupted_study_keeps_what_it_measured_and_leaves_nothing() {
     std::fs::create_dir(&files).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nacre-bench"));
     command.arg("--nacre").arg(std::env::current_exe().unwrap());
-    command.args("rmw --figure 2 --quick --warm-up 10ms --window 50ms".split_whitespace());
+    command.args("rmw --figure 2 --quick --warm-up 10ms --window 400ms".split_whitespace());
     command.arg("--folder").arg(&files).arg("--out").arg(folder.path()).arg("--results").arg(&results);
     let mut study = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // The results of the first number of blocks are written before the next is measured.
