@@ -384,8 +384,12 @@ fn an_open_folder_is_warned_of_and_left_alone() {
     let server = Server::start(&file(&data), &[]);
     server.run(["write", "a", "x"]).ok();
     assert_eq!(mode(&data), 0o755);
-    let log = server.log();
-    assert!(log.contains("mode 755") && log.contains("chmod 700"), "{log}");
+    // The log is collected by a separate thread.
+    let since = std::time::Instant::now();
+    while !server.log().contains("mode 755") || !server.log().contains("chmod 700") {
+        assert!(since.elapsed().as_secs() < 60, "{}", server.log());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     for entry in fs::read_dir(&data).unwrap() {
         let path = entry.unwrap().path();
         assert_eq!(mode(&path), 0o600, "{path:?}");

@@ -138,6 +138,8 @@ fn many_rejected_connections_make_two_lines_of_the_log() {
         status == 200 && text.contains("\nnacre_connections_rejected_total 30\n")
     };
     wait_for("the count of all", &counted);
+    // The log is collected by a separate thread.
+    wait_for("a line of the log", &|| server.log().contains("connection rejected: "));
     let log = server.log();
     assert_eq!(log.matches("connection rejected: the peer does not speak this protocol").count(), 1, "{log}");
     // The others are told of after a minute, or at the end.

@@ -116,7 +116,9 @@ objclass.register(hang)";
     }
     // The members did it, not the caller.
     let wide = ["call", "object-0", "count.hang", "--instructions", "1000000000", "--wall", "60s"];
-    class(&uri, &wide, "").failed(1, &["it ran for more than 10000000 instructions"]);
+    // On a busy machine a run may take longer than the second that it has.
+    let ended = (0..20).map(|_| class(&uri, &wide, "")).find(|ended| !ended.stderr.contains("more than 1s"));
+    ended.expect("no run ends in time").failed(1, &["it ran for more than 10000000 instructions"]);
     // Whoever acts for a session that is fenced changes nothing by a method either.
     let fenced = |session: &str, words: &[&str]| {
         let mut command = program();

@@ -195,6 +195,11 @@ fn circles_of_waits_over_several_servers_are_reported_and_chains_are_not() {
     shown.args(["--store", &uri, "locks"]);
     let shown = harness::run_with(shown, b"");
     assert!(shown.code == 0 && shown.stderr.contains("wait for each other in a circle"), "{shown:?}");
+    // The log is collected by a separate thread.
+    while !servers[0].log().contains("wait for each other in a circle") {
+        assert!(std::time::Instant::now() < until, "it is not logged");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(
         servers[0].log().matches("wait for each other in a circle").count(),
         1,
