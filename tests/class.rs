@@ -13,6 +13,12 @@ fn class(store: &str, words: &[&str], input: &str) -> Ended {
     run_with(command, input.as_bytes())
 }
 
+/// Puts a class whose calls may stand still for long, as on a busy machine.
+#[track_caller]
+fn put(store: &str, name: &str, text: &str) -> Ended {
+    class(store, &["put", "-", "--name", name, "--wall", "60s"], text)
+}
+
 const GREETER: &str = "function greet(input, output)
   objclass.log('greeting', input)
   local count = (tonumber((nacre.get('count'))) or 0) + 1
@@ -37,7 +43,7 @@ objclass.register(hang)
 
 /// What every store has to do, embedded or served.
 fn serve_classes(store: &str) {
-    assert_eq!(class(store, &["put", "-", "--name", "greeter"], GREETER).text(), "1");
+    assert_eq!(put(store, "greeter", GREETER).text(), "1");
     let listed = class(store, &["ls"], "").text();
     assert!(listed.contains("greeter        1  greet   yes      says hello"), "{listed}");
     assert!(listed.contains("greeter        1  swap    no"), "{listed}");
@@ -51,17 +57,16 @@ fn serve_classes(store: &str) {
     assert_eq!(call(&["greeter.swap", "--pack", "--unpack", r#"["a", [1, 2]]"#]).text(), "[1,2]\n\"a\"");
     call(&["greeter.refuse"])
         .failed(1, &["greeter.refuse on object \"object\" failed: come back later (EBUSY)"]);
-    call(&["greeter.hang", "--instructions", "100000"])
+    call(&["greeter.hang", "--instructions", "100000", "--wall", "60s"])
         .failed(1, &["was stopped: it ran for more than 100000 instructions"]);
     assert_eq!(call(&["greeter.none", "--wall", "0s"]).code, 2);
     call(&["greeter.none"]).failed(1, &["no method \"none\""]);
     call(&["nobody.none"]).failed(1, &["no class \"nobody\""]);
     call(&["greeter"]).failed(2, &["CLASS.METHOD"]);
-    class(store, &["put", "-", "--name", "greeter"], "while true do end")
-        .failed(1, &["refused", "does not end"]);
+    put(store, "greeter", "while true do end").failed(1, &["refused", "does not end"]);
 
     let better = GREETER.replace("hello", "good day");
-    assert_eq!(class(store, &["put", "-", "--name", "greeter"], &better).text(), "2");
+    assert_eq!(put(store, "greeter", &better).text(), "2");
     let mut command = program();
     command.args(["--store", store, "--json", "class", "call", "object", "greeter.greet", "x"]);
     let called = run_with(command, b"").json();
@@ -107,7 +112,7 @@ function hang() while true do end end
 objclass.register(hang)";
     let text = |version: u32| text.replace("VERSION", &format!("'{version}'"));
     for version in 1..=3 {
-        assert_eq!(class(&uri, &["put", "-", "--name", "count"], &text(version)).text(), version.to_string());
+        assert_eq!(put(&uri, "count", &text(version)).text(), version.to_string());
         // Objects of every member: whichever keeps one runs the version that was put last.
         for object in 0..12 {
             let called = class(&uri, &["call", &format!("object-{object}"), "count.add"], "").text();

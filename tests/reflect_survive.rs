@@ -257,7 +257,7 @@ fn a_killed_reflector_is_found_again_with_its_states() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("first"), "what the world is like").unwrap();
     let store = Server::in_memory();
-    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "400ms", "--expiry", "4s"];
+    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "400ms", "--expiry", "8s"];
     let reflector = Reflector::start(&flags);
     let address = reflector.address.to_string();
     let group = reflector.group(1);
@@ -297,7 +297,7 @@ fn members_of_a_killed_reflector_turn_to_its_standby() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("first"), "what the world is like").unwrap();
     let store = Server::in_memory();
-    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "400ms", "--expiry", "4s"];
+    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "400ms", "--expiry", "8s"];
     let (main, standby) = (Reflector::start(&flags), Reflector::start(&flags));
     let other = standby.address.to_string();
     let mut set = program();

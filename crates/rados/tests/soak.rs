@@ -32,7 +32,8 @@ fn counting_goes_on_while_osds_and_the_monitor_are_killed() {
             .map(|number| {
                 // One client makes calls of everything: both ways must keep out of each other's way.
                 let way = if number == 0 { "off" } else { "on" };
-                let (race, stop, store) = (&race, &stop, open(&format!("{uri}&native={way}")));
+                let (race, stop, store) =
+                    (&race, &stop, open(&format!("{uri}&native={way}&timeout_ms=60000")));
                 let over = move |_| stop.load(Ordering::Relaxed);
                 scope.spawn(move || race.run_client(&store, 1 + number, WINDOW, TOLERATED, over))
             })

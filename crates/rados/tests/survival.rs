@@ -61,7 +61,9 @@ fn under_load(uri: &str, object: &ObjectId, shape: &Shape, meanwhile: impl FnOnc
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let (recorder, stop, completed) = (Recorder::new(), AtomicBool::new(false), AtomicU64::new(0));
-    let stores: Vec<RadosStore> = (0..CLIENTS).map(|_| open(uri)).collect();
+    // An operation that never ends is given up before the test is, and the others go on.
+    let timed = format!("{uri}&timeout_ms=60000");
+    let stores: Vec<RadosStore> = (0..CLIENTS).map(|_| open(&timed)).collect();
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
