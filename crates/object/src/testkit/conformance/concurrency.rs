@@ -163,7 +163,7 @@ fn no_lost_update_by_versions(t: &Trial<'_>) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    let read = tx().read(ReadOp::VersionedKey { key: name });
+    let read = tx().read(ReadOp::versioned_key(name));
     let Outcome::Done(done) = apply(t.store, &a, read)? else {
         return Err(Failure::new("a plain read was refused"));
     };
