@@ -68,7 +68,7 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
     let stream = object.store().stream(object.id())?;
     let whole = *object.fork_name() == Fork::DEFAULT;
     // What is a stream stays one: its content is replaced with all its objects.
-    let mut striped = args.striped || whole && stream.stat().await?.is_some();
+    let striped = args.striped || whole && stream.stat().await?.is_some();
     let bytes = if args.file == Path::new("-") {
         let source = Interruptible::new(Metered::new(tokio::io::stdin(), None))?;
         if striped { stream.put(source).await? } else { object.put(source).await? }
@@ -84,17 +84,8 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
         let total = metadata.is_file().then_some(metadata.len());
         let source = Interruptible::new(Metered::new(file, total))?;
         let longer = whole && total.unwrap_or(0) > object.store().limits().await?.fork_bytes_max;
-        striped |= longer;
-        if striped { stream.put(source).await? } else { object.put_sized(source, total).await? }
+        if striped || longer { stream.put(source).await? } else { object.put_sized(source, total).await? }
     };
-    // Somebody else may have made it a stream since: the bytes are in its head then, where nobody looks for them.
-    if whole && !striped && matches!(stream.stat().await, Ok(Some(_))) {
-        return Err(Failure::Failed(format!(
-            "object \"{}\" became a stream while its content was stored: \"nacre get\" fetches the stream, and not these bytes; put \
-             them again",
-            object.id()
-        )));
-    }
     match session.json {
         true => output::line(&json!({ "object": object.id().to_string(), "bytes": bytes }).to_string())?,
         false => output::line(&format!("{} stored in \"{}\"", quantity::count(bytes, "byte"), object.id()))?,
