@@ -20,12 +20,13 @@ use crate::pager::{KeyNames, Keys};
 /// let object = store.object("results")?;
 /// object.write(0, "0123456789")?;
 /// object.truncate(5)?;
+/// assert_eq!(object.append("five")?.offset, 5);
 /// object.set_attribute("unit", "mm")?;
 ///
 /// // A fork is a byte stream of its own; one transaction may change several.
 /// let notes = object.fork("notes")?;
 /// notes.write(0, "measured twice")?;
-/// assert_eq!(object.read(0..100)?.data, "01234");
+/// assert_eq!(object.read(0..100)?.data, "01234five");
 /// assert_eq!(object.forks()?.len(), 2);
 /// assert!(object.remove()?);
 /// # Ok::<(), nacre::Error>(())
@@ -131,7 +132,8 @@ impl Object {
 
     /// Adds to an error the operation that was attempted on this object.
     pub(crate) fn context(&self, error: StoreError, attempted: &str) -> StoreError {
-        let operation = attempted.strip_suffix(" of").unwrap_or(attempted);
+        let operation = [" of", " to"].iter().find_map(|suffix| attempted.strip_suffix(suffix));
+        let operation = operation.unwrap_or(attempted);
         let error = error.with_operation(operation).with_object(&self.id).with_store(self.store.name());
         error.context(format_args!("cannot {attempted} object \"{}\" of {}", self.id, self.store.name()))
     }
@@ -466,6 +468,21 @@ impl Object {
 
     /// Returns one page of the keys of a range, in ascending order: at most `limit` keys, and at most 1,024. Their values are
     /// empty unless `values` is true. While the page's `more` is true, the next one is that of the range after its last key.
+    ///
+    /// ```
+    /// use nacre::KeyRange;
+    ///
+    /// let object = nacre::open("mem:")?.blocking().object("ages")?;
+    /// for name in ["ada", "bob", "cleo"] {
+    ///     object.set_key(name, "36")?;
+    /// }
+    /// let first = object.key_page(KeyRange::all(), 2, false)?;
+    /// assert_eq!((first.entries.len(), first.more), (2, true));
+    /// let after = first.entries.last().map(|(key, _)| key.to_bytes());
+    /// let second = object.key_page(KeyRange { after, ..KeyRange::all() }, 2, false)?;
+    /// assert_eq!((second.entries[0].0.as_bytes(), second.more), (&b"cleo"[..], false));
+    /// # Ok::<(), nacre::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of a [read](crate#errors).
