@@ -132,7 +132,7 @@ impl Object {
 
     /// Adds to an error the operation that was attempted on this object.
     pub(crate) fn context(&self, error: StoreError, attempted: &str) -> StoreError {
-        let operation = [" of", " to"].iter().find_map(|suffix| attempted.strip_suffix(suffix));
+        let operation = [" of", " to"].into_iter().find_map(|suffix| attempted.strip_suffix(suffix));
         let operation = operation.unwrap_or(attempted);
         let error = error.with_operation(operation).with_object(&self.id).with_store(self.store.name());
         error.context(format_args!("cannot {attempted} object \"{}\" of {}", self.id, self.store.name()))
