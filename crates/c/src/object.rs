@@ -181,8 +181,8 @@ pub unsafe extern "C" fn nacre_object_write(
     })
 }
 
-/// Writes at most 16 MiB at the end of the fork, wherever that is. Stores the offset of the first byte, and the version of all of them; either
-/// may be NULL.
+/// Writes at most 16 MiB at the end of the fork, wherever that is. Stores the offset of the first byte, and the version of all of them;
+/// either may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_object_append(
     object: *mut nacre_object,

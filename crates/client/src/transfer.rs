@@ -46,8 +46,9 @@ impl Object {
     ///
     /// Where the store or the source fails, the content is the old one; only [`ErrorKind::Unknown`] leaves open which of
     /// the two it is. [`ErrorKind::Invalid`] says that the store holds no fork of this length, or that the object is a
-    /// stream, whose default fork this is; [`ErrorKind::Busy`] that the stage was taken away. A server that is away when the transfer has begun, such as one that is started
-    /// again, is waited for ([`Options::repeat_timeout`](crate::Options::repeat_timeout)).
+    /// stream, whose default fork this is; [`ErrorKind::Busy`] that the stage was taken away. A server that is away when
+    /// the transfer has begun, such as one that is started again, is waited for
+    /// ([`Options::repeat_timeout`](crate::Options::repeat_timeout)).
     pub async fn put(&self, source: impl AsyncRead + Unpin) -> Result<u64, StoreError> {
         self.put_sized(source, None).await
     }
