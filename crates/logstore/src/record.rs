@@ -211,7 +211,7 @@ impl Effect {
 }
 
 /// The writes of a transaction, split into effects.
-#[derive(Default)]
+#[derive(Debug)]
 pub struct Split {
     /// The effects.
     pub effects: Vec<Effect>,
