@@ -87,7 +87,12 @@ impl ApplyCall {
     ) -> Self {
         let writes = !transaction.writes.is_empty();
         let stamp = if writes { writer.stamp() } else { None };
-        let waits = writes && stamp.is_none() && writer.repeats() || request::needs_append(&transaction);
+        let appends = request::needs_append(&transaction);
+        let waits = writes && stamp.is_none() && writer.repeats() || appends;
+        if appends && writer.has(request::APPEND) == Some(false) {
+            // It fails without being sent, so by itself it would never find out that the server has been updated.
+            link.ask();
+        }
         let request = Apply { object, transaction, writer, stamp, since: None, repeat_timeout };
         if waits && let Some(failures) = request.writer.is_unopened() {
             link.ask();

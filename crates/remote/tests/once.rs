@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nacre_logstore::LogStore;
 use nacre_object::testkit::{MemoryStore, block_on};
@@ -214,15 +214,16 @@ fn an_append_whose_reply_is_lost_is_made_once_and_says_where() {
     assert_eq!(sizes(block_on(store.apply(&id, Transaction::new().read(size()))).unwrap()), (2, 11));
 }
 
-/// A relay to a server that seems to have no appends; it keeps what clients send.
-fn relay_without_appends(upstream: String) -> (Address, Arc<Mutex<Vec<u8>>>) {
+/// A relay to a server that seems to have no appends until it is said to be updated, which breaks its connections; it keeps
+/// what clients send.
+fn relay_without_appends(upstream: String, updated: Arc<AtomicBool>) -> (Address, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
     let sent = Arc::new(Mutex::new(Vec::new()));
     let kept = sent.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let kept = kept.clone();
+            let (kept, updated) = (kept.clone(), updated.clone());
             let (client, server) = (stream.unwrap(), TcpStream::connect(&upstream).unwrap());
             let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
             std::thread::spawn(move || {
@@ -233,24 +234,54 @@ fn relay_without_appends(upstream: String) -> (Address, Arc<Mutex<Vec<u8>>>) {
                         break;
                     }
                 }
+                let _ = to.shutdown(Shutdown::Both);
             });
             let (mut from, mut to) = (server, client);
+            let is_old = !updated.load(Ordering::SeqCst);
+            from.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
             std::thread::spawn(move || {
                 let mut buffer = [0; 1000];
-                while let Ok(count @ 1..) = from.read(&mut buffer) {
+                while !is_old || !updated.load(Ordering::SeqCst) {
+                    let count = match from.read(&mut buffer) {
+                        Ok(count @ 1..) => count,
+                        // Nothing came for a while.
+                        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+                        _ => break,
+                    };
                     // The server sends it by itself, because the client waits for it.
                     let MessageKind { service, code } = MessageKind::BEGUN;
-                    if count > 16 && buffer[4..6] == [service, code] {
+                    if is_old && count > 16 && buffer[4..6] == [service, code] {
                         buffer[16] &= !(request::APPEND as u8);
                     }
                     if to.write_all(&buffer[..count]).is_err() {
                         break;
                     }
                 }
+                let _ = to.shutdown(Shutdown::Both);
+                let _ = from.shutdown(Shutdown::Both);
             });
         }
     });
     (address, sent)
+}
+
+#[test]
+fn a_client_that_only_appends_notices_that_its_server_was_updated() {
+    let store = Arc::new(LogStore::memory(Default::default()));
+    let server = serve_store(store, ServerLimits::default(), None);
+    let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+    let updated = Arc::new(AtomicBool::new(false));
+    let (relay, _) = relay_without_appends(upstream, updated.clone());
+    let remote = RemoteStore::new(&[relay], options()).unwrap();
+    let id: ObjectId = "o".parse().unwrap();
+    let append = || block_on(remote.apply(&id, Transaction::new().append(Fork::DEFAULT, "x")));
+    assert_eq!(append().unwrap_err().kind, ErrorKind::Unsupported);
+    updated.store(true, Ordering::SeqCst);
+    let end = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = append() {
+        assert!(Instant::now() < end, "{error}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -259,7 +290,7 @@ fn a_server_without_appends_is_sent_nothing_that_it_cannot_read() {
         let store = Arc::new(LogStore::memory(Default::default()));
         let server = serve_store(store.clone(), ServerLimits::default(), None);
         let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
-        let (relay, sent) = relay_without_appends(upstream);
+        let (relay, sent) = relay_without_appends(upstream, Arc::default());
         let remote = RemoteStore::new(&[relay], RemoteOptions { repeat_timeout, ..options() }).unwrap();
         let id: ObjectId = "o".parse().unwrap();
         for transaction in [
