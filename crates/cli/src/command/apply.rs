@@ -47,7 +47,8 @@ const FORMAT: &str = r#"Transactions:
           "attributes", "fences"
   writes  "create", {"write": {"fork", "offset", "data": V}}, {"append": {"fork", "data": V}}, {"zero": RANGE},
           {"truncate": {"fork", "size"}}, {"remove_fork": F}, {"replace_fork": {"fork", "from"}}, {"set_key": {"key", "value"}},
-          {"remove_key": K}, {"set_attribute": {"name", "value"}}, {"remove_attribute": K}, {"raise_fence": N}, {"fence_session": N}, "remove"
+          {"remove_key": K}, {"set_attribute": {"name", "value"}}, {"remove_attribute": K}, {"raise_fence": N}, {"fence_session": N},
+          "remove"
   RANGE   {"fork": F, "offset": N, "length": N}: defaults are the default fork, 0 and the rest
   outcome {"object", "done": true, "version", "existed", "answers": one for each read}, or {"object", "done": false, "guard": which one, from 0,
           "found": the current state, "object_version"}. Bytes that are not text are in "data_base64" or "value_base64". If an answer
