@@ -258,6 +258,18 @@ fn names_may_hold_any_bytes() {
 }
 
 #[test]
+fn appends_say_where_they_were_made() {
+    let server = Server::in_memory();
+    assert_eq!(server.run(["write", "a", "one", "--append"]).text(), "1 at 0");
+    let done = server.run(["write", "a", "two", "--append", "--json"]).json();
+    assert_eq!(done, json!({ "done": true, "version": 2, "offset": 3 }));
+    assert_eq!(server.run(["read", "a"]).text(), "onetwo");
+    assert_eq!(server.run(["write", "b", "x", "--append", "--create", "--fork", "side"]).text(), "1 at 0");
+    server.run(["write", "b", "y", "--append", "--create"]).failed(3, &["exists already, at version 1"]);
+    server.run(["write", "a", "x", "--append", "--offset", "1"]).code_is_usage("cannot be used with");
+}
+
+#[test]
 fn conditional_writes_hold_or_say_what_stands_there() {
     let server = Server::in_memory();
     assert_eq!(server.run(["write", "a", "0123456789", "--create"]).text(), "1");

@@ -245,7 +245,7 @@ fn a_writer_whose_stage_was_removed_fails_and_changes_nothing() {
 }
 
 #[test]
-fn content_that_is_stored_in_the_head_of_a_new_stream_is_not_acknowledged() {
+fn content_is_not_stored_in_the_head_of_a_new_stream() {
     let server = Server::in_memory();
     let mut child = piped(&server, "a");
     let mut input = child.stdin.take().unwrap();
@@ -254,8 +254,10 @@ fn content_that_is_stored_in_the_head_of_a_new_stream_is_not_acknowledged() {
     server.run_with(["put", "--striped", "a", "-"], b"stream").ok();
     drop(input);
     let (code, stderr) = ended(child);
-    assert!(code == 1 && stderr.contains("became a stream"), "{code}: {stderr}");
+    assert!(code == 1 && stderr.contains("it is a stream, and stays as it is"), "{code}: {stderr}");
     assert_eq!(server.run(["get", "a"]).text(), "stream");
+    // Nor is anything left of it: the head has no bytes.
+    assert_eq!(server.run(["stat", "a", "--json"]).json()["bytes"], 0);
 }
 
 #[test]

@@ -110,6 +110,8 @@ fn a_guard_that_does_not_hold_stops_and_says_what_stands_there() {
     assert_eq!(refused(json!({ "region": { "length": 3, "version": 0 } }))["data"], "old");
     assert_eq!(refused(json!({ "proposal": { "length": 3, "version": 1 } }))["version"], 1);
     assert_eq!(refused(json!({ "key_version": { "key": "k", "version": 9 } })), json!({ "version": 1 }));
+    assert_eq!(refused(json!({ "size": { "size": 2 } })), json!({ "size": 3 }));
+    assert_eq!(refused(json!({ "size": { "fork": "none", "size": 1 } })), json!({ "size": 0 }));
     for check in [
         json!("absent"),
         json!({ "equal": "6" }),
@@ -127,6 +129,28 @@ fn a_guard_that_does_not_hold_stops_and_says_what_stands_there() {
     );
     // Nothing behind it was applied, nor was it.
     assert_eq!(server.run(["ls"]).text(), "a");
+}
+
+#[test]
+fn appends_follow_what_is_there_and_each_other() {
+    let server = Server::in_memory();
+    let append = |size: u64, data: &str| {
+        json!({ "object": "a", "guards": [{ "size": { "size": size } }], "reads": [{ "extents": { "length": 0 } }], "writes": [
+            { "append": { "data": data } },
+            { "append": { "data": "." } },
+            { "append": { "fork": "side", "data": data } },
+        ] })
+    };
+    let done = apply(&server, &[append(0, "one"), append(4, "two")]);
+    let sizes: Vec<&Value> = done.iter().map(|outcome| &outcome["answers"][0]["size"]).collect();
+    assert_eq!(sizes, [&json!(0), &json!(4)]);
+    assert_eq!(server.run(["read", "a"]).text(), "one.two.");
+    assert_eq!(server.run(["read", "a", "--fork", "side"]).text(), "onetwo");
+    // One that the transaction appends to is there to be taken.
+    let take = json!({ "replace_fork": { "fork": "f", "from": "new" } });
+    let writes = json!([{ "append": { "fork": "new", "data": "x" } }, take]);
+    apply(&server, &[json!({ "object": "a", "writes": writes })]);
+    assert_eq!(server.run(["read", "a", "--fork", "f"]).text(), "x");
 }
 
 #[test]

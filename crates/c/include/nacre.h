@@ -170,6 +170,11 @@
 #define NACRE_FOUND_KEY_VERSION 5
 
 /**
+ * The size of a fork.
+ */
+#define NACRE_FOUND_SIZE 6
+
+/**
  * The extent was written.
  */
 #define NACRE_EXTENT_DATA 0
@@ -413,7 +418,7 @@ typedef struct {
    */
   int exists;
   /**
-   * For NACRE_FOUND_FENCE the fence, for NACRE_FOUND_KEY_VERSION the key's version.
+   * For NACRE_FOUND_FENCE the fence, for NACRE_FOUND_KEY_VERSION the key's version, for NACRE_FOUND_SIZE the fork's size in bytes.
    */
   uint64_t number;
   /**
@@ -601,6 +606,12 @@ int nacre_object_read(nacre_object *object,
  * Writes at most 16 MiB, replacing what is there. Stores the version that the bytes carry.
  */
 int nacre_object_write(nacre_object *object, uint64_t offset, const void *data, size_t length, uint64_t *version);
+
+/**
+ * Writes at most 16 MiB at the end of the fork, wherever that is. Stores the offset of the first byte, and the version of all of them;
+ * either may be NULL.
+ */
+int nacre_object_append(nacre_object *object, const void *data, size_t length, uint64_t *offset, uint64_t *version);
 
 /**
  * Writes at most 16 MiB if nothing in their range is newer than `expected`, and stores the version that they carry. NACRE_REFUSED if
@@ -1078,6 +1089,11 @@ int nacre_transaction_if_key_version(nacre_transaction *transaction,
                                      uint64_t version);
 
 /**
+ * Guards: a fork is `size` bytes long; one that does not exist is 0 bytes long.
+ */
+int nacre_transaction_if_size(nacre_transaction *transaction, const void *fork, size_t fork_length, uint64_t size);
+
+/**
  * Guards: the session of this number is not fenced.
  */
 int nacre_transaction_if_fence(nacre_transaction *transaction, uint64_t session);
@@ -1179,6 +1195,15 @@ int nacre_transaction_write_pieces(nacre_transaction *transaction,
                                    size_t fork_length,
                                    const nacre_piece *pieces,
                                    size_t count);
+
+/**
+ * Writes bytes at the end of a fork. A read of its extents in the same transaction shows its size before, which is where they begin.
+ */
+int nacre_transaction_append(nacre_transaction *transaction,
+                             const void *fork,
+                             size_t fork_length,
+                             const void *data,
+                             size_t length);
 
 /**
  * Makes a range read as zeros; neither makes a fork nor changes its size.

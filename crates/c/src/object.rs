@@ -181,6 +181,27 @@ pub unsafe extern "C" fn nacre_object_write(
     })
 }
 
+/// Writes at most 16 MiB at the end of the fork, wherever that is. Stores the offset of the first byte, and the version of all of them;
+/// either may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nacre_object_append(
+    object: *mut nacre_object,
+    data: *const c_void,
+    length: usize,
+    offset: *mut u64,
+    version: *mut u64,
+) -> c_int {
+    // SAFETY: the caller keeps the rules of the header.
+    call(|| unsafe {
+        let (offset, version) = (optional(offset), optional(version));
+        let data = payload(data, length)?;
+        let appended = get(object)?.open()?.append(data)?;
+        offset.set(appended.offset);
+        version.set(appended.version);
+        Ok(())
+    })
+}
+
 /// Writes at most 16 MiB if nothing in their range is newer than `expected`, and stores the version that they carry. NACRE_REFUSED if
 /// something is newer: nothing was written. The version of the range as it stands is then stored in `version`, its bytes in `current`, which
 /// has room for `length` bytes and may be where `data` is, and their number in `count`: less than `length` where the fork ends, and at most

@@ -23,6 +23,8 @@ pub const NACRE_FOUND_VALUE: c_int = 3;
 pub const NACRE_FOUND_FENCE: c_int = 4;
 /// The version of a key.
 pub const NACRE_FOUND_KEY_VERSION: c_int = 5;
+/// The size of a fork.
+pub const NACRE_FOUND_SIZE: c_int = 6;
 
 /// The extent was written.
 pub const NACRE_EXTENT_DATA: c_int = 0;
@@ -86,7 +88,7 @@ pub struct nacre_refusal {
     pub found: c_int,
     /// For NACRE_FOUND_OBJECT: not 0 if the object exists.
     pub exists: c_int,
-    /// For NACRE_FOUND_FENCE the fence, for NACRE_FOUND_KEY_VERSION the key's version.
+    /// For NACRE_FOUND_FENCE the fence, for NACRE_FOUND_KEY_VERSION the key's version, for NACRE_FOUND_SIZE the fork's size in bytes.
     pub number: u64,
     /// The object's version.
     pub version: u64,
@@ -206,6 +208,10 @@ impl nacre_result {
                     }
                     Found::Fence(fence) => {
                         (refusal_info.found, refusal_info.number) = (NACRE_FOUND_FENCE, fence);
+                        Payload::Nothing
+                    }
+                    Found::Size(size) => {
+                        (refusal_info.found, refusal_info.number) = (NACRE_FOUND_SIZE, size);
                         Payload::Nothing
                     }
                     Found::KeyVersion(key_version) => {

@@ -320,6 +320,18 @@ pub unsafe extern "C" fn nacre_transaction_if_key_version(
     guard(transaction, || unsafe { Ok(Guard::KeyVersion { key: key_of(key, key_length)?, version }) })
 }
 
+/// Guards: a fork is `size` bytes long; one that does not exist is 0 bytes long.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nacre_transaction_if_size(
+    transaction: *mut nacre_transaction,
+    fork: *const c_void,
+    fork_length: usize,
+    size: u64,
+) -> c_int {
+    // SAFETY: the caller keeps the rules of the header.
+    guard(transaction, || unsafe { Ok(Guard::Size { fork: fork_of(fork, fork_length)?, size }) })
+}
+
 /// Guards: the session of this number is not fenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_transaction_if_fence(
@@ -438,7 +450,7 @@ pub unsafe extern "C" fn nacre_transaction_read_versioned_key(
     key_length: usize,
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
-    read(transaction, || unsafe { Ok(ReadOp::VersionedKey { key: key_of(key, key_length)? }) })
+    read(transaction, || unsafe { Ok(ReadOp::versioned_key(key_of(key, key_length)?)) })
 }
 
 /// Reads keys as nacre_transaction_read_keys does, with their versions.
@@ -498,6 +510,21 @@ pub unsafe extern "C" fn nacre_transaction_write_pieces(
     // SAFETY: the caller keeps the rules of the header.
     write(transaction, || unsafe {
         Ok(WriteOp::Extents { fork: fork_of(fork, fork_length)?, extents: extents_of(pieces, count)? })
+    })
+}
+
+/// Writes bytes at the end of a fork. A read of its extents in the same transaction shows its size before, which is where they begin.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nacre_transaction_append(
+    transaction: *mut nacre_transaction,
+    fork: *const c_void,
+    fork_length: usize,
+    data: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: the caller keeps the rules of the header.
+    write(transaction, || unsafe {
+        Ok(WriteOp::Append { fork: fork_of(fork, fork_length)?, data: payload(data, length)? })
     })
 }
 

@@ -54,6 +54,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("nacre write counter 42", "write two bytes at the beginning"),
             ("nacre write log --offset 4KiB --file entry", "write a file at an offset"),
+            (
+                "nacre write journal --append --file entry",
+                "write a file at the end of what is there, and print where that was",
+            ),
             ("nacre write counter 43 --if-version 7", "only if nothing there is newer than version 7"),
             ("nacre write lock mine --create", "only if there is no such object"),
         ],

@@ -7,13 +7,13 @@ use bytes::{Bytes, BytesMut};
 use futures::executor::block_on;
 use nacre_object::stage::Staged;
 use nacre_object::{
-    ByteRange, Fences, Fork, Key, KeyRange, ObjectId, Outcome, RangeRead, Stat, StoreError, Transaction,
-    Versioned,
+    ByteRange, Fences, Fork, Key, KeyPage, KeyRange, ObjectId, Outcome, RangeRead, Stat, StoreError,
+    Transaction, Versioned,
 };
 
 use crate::administration::Report;
-use crate::object::{Extents, Object, Written};
-use crate::pager::{Keys, Objects};
+use crate::object::{Appended, Extents, Object, Written};
+use crate::pager::{KeyNames, Keys, Objects};
 use crate::store::Store;
 use crate::transfer::{Download, PIECE_BYTES, Upload, source_error, target_error};
 use crate::update::{Change, Settled, UpdateOptions, Updated};
@@ -82,6 +82,20 @@ pub struct BlockingObjects(Objects);
 #[derive(derive_more::Debug)]
 #[debug("BlockingKeys")]
 pub struct BlockingKeys(Keys);
+
+/// An iterator over the keys of an object without their values. See [`KeyNames`].
+///
+/// ```
+/// let object = nacre::open("mem:")?.blocking().object("ages")?;
+/// object.set_key("ada", "36")?;
+/// let mut names: nacre::BlockingKeyNames = object.key_names(nacre::KeyRange::all());
+/// assert_eq!(names.next().unwrap()?.to_string(), "ada");
+/// assert!(names.next().is_none());
+/// # Ok::<(), nacre::Error>(())
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("BlockingKeyNames")]
+pub struct BlockingKeyNames(KeyNames);
 
 /// An iterator over the keys of an object with their versions. See [`VersionedKeys`].
 ///
@@ -226,6 +240,14 @@ impl Iterator for BlockingKeys {
     }
 }
 
+impl Iterator for BlockingKeyNames {
+    type Item = Result<Key, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block_on(self.0.next()).transpose()
+    }
+}
+
 impl Iterator for BlockingVersionedKeys {
     type Item = Result<(Key, Versioned), StoreError>;
 
@@ -253,6 +275,7 @@ impl BlockingObject {
         read(range: impl Into<ByteRange>) -> RangeRead;
         write(offset: u64, data: impl Into<Bytes>) -> u64;
         write_vectored(extents: Vec<(u64, Bytes)>) -> u64;
+        append(data: impl Into<Bytes>) -> Appended;
         write_if(offset: u64, data: impl Into<Bytes>, version: u64) -> Written;
         extents(range: impl Into<ByteRange>) -> Extents;
         stat() -> Stat;
@@ -267,6 +290,7 @@ impl BlockingObject {
         key(key: impl AsRef<[u8]>) -> Option<Bytes>;
         set_key(key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> u64;
         remove_key(key: impl AsRef<[u8]>) -> u64;
+        key_page(range: KeyRange, limit: u32, values: bool) -> KeyPage;
         versioned_key(key: impl AsRef<[u8]>) -> Option<Versioned>;
         set_key_if(key: impl AsRef<[u8]>, value: impl Into<Bytes>, version: u64) -> KeyWritten;
         remove_key_if(key: impl AsRef<[u8]>, version: u64) -> KeyWritten;
@@ -364,6 +388,14 @@ impl BlockingObject {
     /// Those of [`Object::keys`].
     pub fn keys(&self, range: KeyRange) -> BlockingKeys {
         BlockingKeys(self.object.keys(range))
+    }
+
+    /// Lists the keys of a range without their values. See [`Object::key_names`].
+    ///
+    /// # Errors
+    /// Those of [`KeyNames::next`].
+    pub fn key_names(&self, range: KeyRange) -> BlockingKeyNames {
+        BlockingKeyNames(self.object.key_names(range))
     }
 
     /// Replaces the fork's content. See [`Object::put`].

@@ -136,7 +136,9 @@ pub mod zlog;
 pub use administration::{Counters, Ping, Report};
 #[cfg(feature = "file")]
 pub use administration::{repair_folder, scrub_folder};
-pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys};
+pub use blocking::{
+    BlockingKeyNames, BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys,
+};
 pub use lock_members::MemberReport;
 /// The sessions that an object shuts out by [`Guard::Fence`].
 ///
@@ -424,6 +426,18 @@ export! {
     "The value of a key, and its version." nacre_object::Versioned;
     "A page of an object's keys with their versions, in ascending order." nacre_object::VersionedKeyPage;
 }
+/// The crate of the buffers in which payload goes in and comes out.
+///
+/// ```
+/// use nacre::bytes::Bytes;
+///
+/// let object = nacre::open("mem:")?.blocking().object("greeting")?;
+/// object.write(0, Bytes::from_static(b"hello"))?;
+/// let data: Bytes = object.read(0..5)?.data;
+/// assert_eq!(data, "hello");
+/// # Ok::<(), nacre::Error>(())
+/// ```
+pub use bytes;
 /// A pool of a Ceph cluster, and how it is reached.
 ///
 /// ```
@@ -449,8 +463,8 @@ pub use nacre_rados::Location;
 /// # Ok::<(), nacre::Error>(())
 /// ```
 pub use nacre_rpc::Address;
-pub use object::{Extents, Object, Written};
-pub use pager::{Keys, Objects};
+pub use object::{Appended, Extents, Object, Written};
+pub use pager::{KeyNames, Keys, Objects};
 pub use store::Store;
 pub use stream::{Stream, StreamStat};
 pub use update::{Change, Settled, UpdateOptions, Updated};
@@ -482,9 +496,9 @@ pub mod stage {
 /// | `rados://POOL` | in a pool of a Ceph cluster (`docs/ceph.md`) |
 ///
 /// Options follow as a query, such as `file:data?create=yes`; [`Options`] lists them. Opening a folder reads what is
-/// needed to recover it, and blocks for as long as that takes; it makes a store only with `create=yes`, and only in a
-/// folder that is new or empty. Servers are connected when they are first
-/// needed; [`Store::connect`] does it at once.
+/// needed to recover it, and blocks for as long as that takes, unlike [`open_async`]. It makes a store only with
+/// `create=yes`, and only in a folder that is new or empty. Servers are connected when they are first needed;
+/// [`Store::connect`] does it at once.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] if the uri or an option of it makes no sense, [`ErrorKind::Unsupported`] if its engine is
@@ -493,4 +507,22 @@ pub mod stage {
 /// yet.
 pub fn open(uri: &str) -> Result<Store, Error> {
     Store::open(&uri.parse()?)
+}
+
+/// Opens a store as [`open`] does, without blocking the thread that awaits it: a folder is recovered on a thread of its own.
+/// If the future is dropped meanwhile, the store is closed once it is open.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let store = nacre::open_async("mem:").await?;
+/// # assert_eq!(store.name(), "mem:");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`open`].
+pub async fn open_async(uri: &str) -> Result<Store, Error> {
+    Store::open_async(&uri.parse()?).await
 }

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use nacre_object::limit::EXTENTS_PER_READ_MAX;
 use nacre_object::stage::{self, Staged};
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Extent, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome,
-    RangeRead, ReadOp, Refusal, Stat, StoreError, Transaction, WriteOp,
+    Answer, ByteRange, Done, ErrorKind, Extent, Fork, Found, Guard, Intent, Key, KeyPage, KeyRange, ObjectId,
+    Outcome, RangeRead, ReadOp, Refusal, Stat, StoreError, Transaction, WriteOp,
 };
 
 use crate::Store;
-use crate::pager::Keys;
+use crate::pager::{KeyNames, Keys};
 
 /// An object of a store, and one fork of it: the default one, unless [`Object::fork`] chose another.
 ///
@@ -20,12 +20,13 @@ use crate::pager::Keys;
 /// let object = store.object("results")?;
 /// object.write(0, "0123456789")?;
 /// object.truncate(5)?;
+/// assert_eq!(object.append("five")?.offset, 5);
 /// object.set_attribute("unit", "mm")?;
 ///
 /// // A fork is a byte stream of its own; one transaction may change several.
 /// let notes = object.fork("notes")?;
 /// notes.write(0, "measured twice")?;
-/// assert_eq!(object.read(0..100)?.data, "01234");
+/// assert_eq!(object.read(0..100)?.data, "01234five");
 /// assert_eq!(object.forks()?.len(), 2);
 /// assert!(object.remove()?);
 /// # Ok::<(), nacre::Error>(())
@@ -60,6 +61,24 @@ pub enum Written {
     },
     /// Something in the range was newer: nothing was written. The field is the range as it stands now.
     Refused(RangeRead),
+}
+
+/// The place of appended bytes.
+///
+/// ```
+/// let object = nacre::open("mem:")?.blocking().object("log")?;
+/// object.append("first ")?;
+/// let nacre::Appended { offset, version } = object.append("second")?;
+/// assert_eq!((offset, version), (6, 2));
+/// assert_eq!(object.read(offset..offset + 6)?.data, "second");
+/// # Ok::<(), nacre::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The offset of the first byte.
+    pub offset: u64,
+    /// The version that the bytes carry.
+    pub version: u64,
 }
 
 /// The extents of a range.
@@ -113,7 +132,8 @@ impl Object {
 
     /// Adds to an error the operation that was attempted on this object.
     pub(crate) fn context(&self, error: StoreError, attempted: &str) -> StoreError {
-        let operation = attempted.strip_suffix(" of").unwrap_or(attempted);
+        let operation = [" of", " to"].into_iter().find_map(|suffix| attempted.strip_suffix(suffix));
+        let operation = operation.unwrap_or(attempted);
         let error = error.with_operation(operation).with_object(&self.id).with_store(self.store.name());
         error.context(format_args!("cannot {attempted} object \"{}\" of {}", self.id, self.store.name()))
     }
@@ -189,6 +209,23 @@ impl Object {
     pub async fn write_vectored(&self, extents: Vec<(u64, Bytes)>) -> Result<u64, StoreError> {
         let write = WriteOp::Extents { fork: self.fork.clone(), extents };
         self.change(Transaction::new().change(write), "write").await
+    }
+
+    /// Writes bytes at the end of the fork, and returns their place. Appends of several clients follow each other without gaps;
+    /// no client loses a race. See [`WriteOp::Append`] for appends that are part of a larger transaction.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: all of the bytes may or may not be appended, and doing it
+    /// again may append them twice. [`ErrorKind::Invalid`] if there are more than 16 MiB, or the end would be past 2^63.
+    /// [`ErrorKind::Unsupported`] if the server is older than appends.
+    pub async fn append(&self, data: impl Into<Bytes>) -> Result<Appended, StoreError> {
+        let size = ReadOp::Extents { fork: self.fork.clone(), range: ByteRange::new(0, 0) };
+        let transaction = Transaction::new().read(size).append(self.fork.clone(), data);
+        let done = self.done(transaction, "append to").await?;
+        match &done.answers[..] {
+            [Answer::Range(before)] => Ok(Appended { offset: before.size, version: done.version }),
+            _ => Err(self.nonsense("append to")),
+        }
     }
 
     pub(crate) async fn change(&self, transaction: Transaction, attempted: &str) -> Result<u64, StoreError> {
@@ -429,9 +466,41 @@ impl Object {
         self.change(Transaction::new().change(write), "remove a key of").await
     }
 
+    /// Returns one page of the keys of a range, in ascending order: at most `limit` keys, and at most 1,024. Their values are
+    /// empty unless `values` is true. While the page's `more` is true, the next one is that of the range after its last key.
+    ///
+    /// ```
+    /// use nacre::KeyRange;
+    ///
+    /// let object = nacre::open("mem:")?.blocking().object("ages")?;
+    /// for name in ["ada", "bob", "cleo"] {
+    ///     object.set_key(name, "36")?;
+    /// }
+    /// let first = object.key_page(KeyRange::all(), 2, false)?;
+    /// assert_eq!((first.entries.len(), first.more), (2, true));
+    /// let after = first.entries.last().map(|(key, _)| key.to_bytes());
+    /// let second = object.key_page(KeyRange { after, ..KeyRange::all() }, 2, false)?;
+    /// assert_eq!((second.entries[0].0.as_bytes(), second.more), (&b"cleo"[..], false));
+    /// # Ok::<(), nacre::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
+    pub async fn key_page(&self, range: KeyRange, limit: u32, values: bool) -> Result<KeyPage, StoreError> {
+        match self.ask(ReadOp::Keys { range, limit, values }, "list the keys of").await? {
+            Answer::Keys(page) => Ok(page),
+            _ => Err(self.nonsense("list the keys of")),
+        }
+    }
+
+    /// Lists the keys of a range without their values, in ascending order, page by page.
+    pub fn key_names(&self, range: KeyRange) -> KeyNames {
+        KeyNames(Keys::new(self.clone(), range, false))
+    }
+
     /// Lists the keys of a range with their values, in ascending order, page by page.
     pub fn keys(&self, range: KeyRange) -> Keys {
-        Keys::new(self.clone(), range)
+        Keys::new(self.clone(), range, true)
     }
 
     /// Returns the value of an attribute, or `None` if there is none.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Answer, Key, KeyRange, ObjectId, ObjectStore, ReadOp, StoreError};
+use nacre_object::{Key, KeyRange, ObjectId, ObjectStore, StoreError};
 
 use crate::Object;
 
@@ -73,13 +73,14 @@ impl Objects {
 pub struct Keys {
     object: Object,
     range: KeyRange,
+    values: bool,
     page: VecDeque<(Key, Bytes)>,
     over: bool,
 }
 
 impl Keys {
-    pub(crate) fn new(object: Object, range: KeyRange) -> Self {
-        Self { object, range, page: VecDeque::new(), over: false }
+    pub(crate) fn new(object: Object, range: KeyRange, values: bool) -> Self {
+        Self { object, range, values, page: VecDeque::new(), over: false }
     }
 
     /// Returns the next key and its value, or `None` after the last. Each page shows the object as it stood at one
@@ -90,16 +91,41 @@ impl Keys {
     pub async fn next(&mut self) -> Result<Option<(Key, Bytes)>, StoreError> {
         if self.page.is_empty() && !self.over {
             let range = self.range.clone();
-            let read = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
-            if let Answer::Keys(page) = self.object.ask(read, "list the keys of").await? {
-                self.over = !page.more || page.entries.is_empty();
-                self.page = page.entries.into();
-            }
+            let page = self.object.key_page(range, PAGE_ENTRIES_MAX as u32, self.values).await?;
+            self.over = !page.more || page.entries.is_empty();
+            self.page = page.entries.into();
             match self.page.back() {
                 None => self.over = true,
                 Some((last, _)) => self.range.after = Some(last.to_bytes()),
             }
         }
         Ok(self.page.pop_front())
+    }
+}
+
+/// The keys of an object without their values, in ascending order.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let object = nacre::open("mem:")?.object("ages")?;
+/// object.set_key("ada", "36").await?;
+/// let mut names: nacre::KeyNames = object.key_names(nacre::KeyRange::all());
+/// assert_eq!(names.next().await?.unwrap().as_bytes(), b"ada");
+/// assert!(names.next().await?.is_none());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("KeyNames")]
+pub struct KeyNames(pub(crate) Keys);
+
+impl KeyNames {
+    /// Returns the next key, or `None` after the last. Each page shows the object as it stood at one moment.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). The next call asks for the same page again.
+    pub async fn next(&mut self) -> Result<Option<Key>, StoreError> {
+        Ok(self.0.next().await?.map(|(key, _)| key))
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::channel::oneshot;
 use nacre_object::copy::{self, Copied};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
@@ -54,6 +55,26 @@ impl Store {
     /// Those of [`open`](crate::open).
     pub fn open(uri: &Uri) -> Result<Store, StoreError> {
         Store::open_by(uri, false)
+    }
+
+    /// Opens the store at a place without blocking the thread that awaits it. See [`open_async`](crate::open_async).
+    ///
+    /// # Errors
+    /// Those of [`open`](crate::open).
+    pub async fn open_async(uri: &Uri) -> Result<Store, StoreError> {
+        if !matches!(uri.engine, Engine::Folder(_)) {
+            return Store::open(uri);
+        }
+        let (sender, receiver) = oneshot::channel();
+        let opened = uri.clone();
+        let open = move || drop(sender.send(Store::open(&opened)));
+        let thread = std::thread::Builder::new().name("nacre-open".to_owned()).spawn(open);
+        let failed = |why: String| {
+            StoreError::new(ErrorKind::Io, why).context(format_args!("cannot open {}", uri.name()))
+        };
+        thread.map_err(|error| failed(format!("no thread can be started: {error}")))?;
+        // The sender is gone without an answer only if opening panicked.
+        receiver.await.unwrap_or_else(|_| Err(failed("the thread that opened it panicked".to_owned())))
     }
 
     /// Opens a store whose connections to servers, if it has any, do not depend on the runtime of whoever uses it: for

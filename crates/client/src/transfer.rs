@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use futures::channel::oneshot;
 use nacre_object::limit::TRANSACTION_BYTES_MAX;
 use nacre_object::stage::{STAMP_BYTES, Stage};
+use nacre_object::stripe::record::NoStream;
 use nacre_object::{
     Answer, ByteRange, ErrorKind, ExtentKind, Fork, Intent, ObjectStore, Outcome, RangeRead, ReadOp,
     StoreError, Transaction, WriteOp,
@@ -38,12 +39,16 @@ impl Object {
     /// leaves its stage, which another `put` on the object removes after a day, and [`Object::remove_staged`] at any
     /// time.
     ///
+    /// The content of a [`Stream`](crate::Stream) is not in the object of its name: [`Stream::put`](crate::Stream::put)
+    /// replaces it.
+    ///
     /// # Errors
     ///
     /// Where the store or the source fails, the content is the old one; only [`ErrorKind::Unknown`] leaves open which of
-    /// the two it is. [`ErrorKind::Invalid`] says that the store holds no fork of this length, [`ErrorKind::Busy`]
-    /// that the stage was taken away. A server that is away when the transfer has begun, such as one that is started
-    /// again, is waited for ([`Options::repeat_timeout`](crate::Options::repeat_timeout)).
+    /// the two it is. [`ErrorKind::Invalid`] says that the store holds no fork of this length, or that the object is a
+    /// stream, whose default fork this is; [`ErrorKind::Busy`] that the stage was taken away. A server that is away when
+    /// the transfer has begun, such as one that is started again, is waited for
+    /// ([`Options::repeat_timeout`](crate::Options::repeat_timeout)).
     pub async fn put(&self, source: impl AsyncRead + Unpin) -> Result<u64, StoreError> {
         self.put_sized(source, None).await
     }
@@ -300,11 +305,19 @@ impl<'a> Upload<'a> {
     /// Makes the pieces, which are few, the fork's content.
     async fn replace_at_once(&mut self, fork: Fork) -> Result<(), StoreError> {
         let content = WriteOp::Extents { fork: fork.clone(), extents: std::mem::take(&mut self.held) };
+        let is_default = fork == Fork::DEFAULT;
         let transaction = Transaction::new().change(WriteOp::Truncate { fork, size: 0 }).change(content);
+        let mut no_stream = NoStream::new()?;
         loop {
-            match self.object.store().apply(self.object.id(), transaction.clone()).await {
+            let mut replace = transaction.clone();
+            if is_default {
+                replace = replace.guard(no_stream.guard());
+            }
+            match self.object.store().apply(self.object.id(), replace).await {
+                Ok(Outcome::Done(_)) => return Ok(()),
+                Ok(Outcome::Refused(refusal)) => no_stream.refused(refusal.found)?,
                 Err(error) if self.patience.allows(&error).await => {}
-                replaced => return replaced.map(drop),
+                Err(error) => return Err(error),
             }
         }
     }

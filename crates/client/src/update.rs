@@ -313,7 +313,8 @@ impl Object {
     ) -> Result<Settled<T>, StoreError> {
         let mut attempts = Attempts::new(options);
         loop {
-            let found = self.versioned_key(&key).await?;
+            // Where many update the key, its master lets them read it one after another.
+            let found = self.versioned_key_with(&key, Intent::Update).await?;
             let (new, value) = match change(found.as_ref().map(|found| &found.value[..])) {
                 Change::Write(new, value) => (new, value),
                 Change::Keep(value) => return Ok(attempts.settled(value, None)),

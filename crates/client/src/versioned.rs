@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, Found, Guard, Key, KeyRange, Outcome, ReadOp, Refusal, StoreError, Transaction, Versioned,
-    WriteOp,
+    Answer, Found, Guard, Intent, Key, KeyRange, Outcome, ReadOp, Refusal, StoreError, Transaction,
+    Versioned, WriteOp,
 };
 
 #[cfg(doc)]
@@ -45,7 +45,19 @@ impl Object {
     /// # Errors
     /// Those of a [read](crate#errors).
     pub async fn versioned_key(&self, key: impl AsRef<[u8]>) -> Result<Option<Versioned>, StoreError> {
-        match self.ask(ReadOp::VersionedKey { key: name(key)? }, "read a key of").await? {
+        self.versioned_key_with(key, Intent::Look).await
+    }
+
+    /// Returns the value of a key with its version, as [`Object::versioned_key`] does, with a hint at its intended use.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
+    pub async fn versioned_key_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        intent: Intent,
+    ) -> Result<Option<Versioned>, StoreError> {
+        match self.ask(ReadOp::VersionedKey { key: name(key)?, intent }, "read a key of").await? {
             Answer::VersionedValue(found) => Ok(found),
             _ => Err(self.nonsense("read a key of")),
         }

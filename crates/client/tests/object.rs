@@ -378,3 +378,106 @@ fn an_update_of_a_range_of_many_extents_sees_and_keeps_all_of_it() {
         assert_eq!(now.data[9_998], 4_999_u64 as u8 | 1);
     });
 }
+
+#[test]
+fn appends_follow_each_other() {
+    on_every_store(async |store| {
+        let workers = (0..4u8).map(|worker| {
+            let object = store.object("log").unwrap().fork("entries").unwrap();
+            tokio::spawn(async move {
+                let mut places = Vec::new();
+                for _ in 0..20 {
+                    places.push((object.append(vec![worker; 3]).await.unwrap(), worker));
+                    tokio::task::yield_now().await;
+                }
+                places
+            })
+        });
+        let mut places = Vec::new();
+        for worker in workers.collect::<Vec<_>>() {
+            places.extend(worker.await.unwrap());
+        }
+        places.sort_by_key(|(place, _)| place.offset);
+        let object = store.object("log").unwrap().fork("entries").unwrap();
+        let data = object.read(0..1000).await.unwrap().data;
+        assert_eq!(data.len(), 240);
+        for (index, (place, worker)) in places.into_iter().enumerate() {
+            assert_eq!((place.offset, place.version), (3 * index as u64, index as u64 + 1));
+            assert_eq!(data[3 * index..][..3], [worker; 3]);
+        }
+        let full =
+            Transaction::new().if_size(object.fork_name().clone(), 241).write(Default::default(), 0, "x");
+        let outcome = store.apply(object.id(), full).await.unwrap();
+        let Outcome::Refused(refusal) = outcome else { panic!("the fork is 240 bytes long") };
+        assert_eq!(refusal.found, nacre::Found::Size(240));
+    });
+}
+
+#[test]
+fn names_of_keys_come_without_values_and_in_pages() {
+    on_every_store(async |store| {
+        let object = store.object("keys").unwrap();
+        let expected: Vec<String> = (0..5).map(|number| format!("k{number}")).collect();
+        for key in &expected {
+            object.set_key(key, vec![7; 100_000]).await.unwrap();
+        }
+        let (mut range, mut found, mut pages) = (KeyRange::all(), Vec::new(), 0);
+        loop {
+            let page = object.key_page(range.clone(), 2, false).await.unwrap();
+            assert!(page.entries.len() <= 2 && page.entries.iter().all(|(_, value)| value.is_empty()));
+            pages += 1;
+            range.after = page.entries.last().map(|(key, _)| key.to_bytes());
+            found.extend(page.entries.into_iter().map(|(key, _)| key.to_string()));
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!((&found, pages), (&expected, 3));
+        let mut names = object.key_names(KeyRange { after: Some("k2".into()), ..KeyRange::all() });
+        assert_eq!(names.next().await.unwrap().unwrap().as_bytes(), b"k3");
+        assert_eq!(names.next().await.unwrap().unwrap().as_bytes(), b"k4");
+        assert_eq!(names.next().await.unwrap(), None);
+        let page = object.key_page(KeyRange::prefix("k4"), 9, true).await.unwrap();
+        assert_eq!((page.entries[0].1.len(), page.more), (100_000, false));
+    });
+}
+
+#[test]
+fn a_folder_is_opened_on_another_thread_with_the_same_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("file:{}?create=yes", folder.path().join("store").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = nacre::open_async(&uri).await.unwrap();
+        store.object("a").unwrap().write(0, "kept").await.unwrap();
+        // The folder is in use: the failure is that of `open`.
+        let again = nacre::open_async(&uri).await.unwrap_err();
+        assert_eq!(again.kind, ErrorKind::Busy);
+        assert_eq!(again.to_string(), nacre::open(&uri).unwrap_err().to_string());
+        store.close().unwrap();
+    });
+}
+
+#[test]
+fn updates_of_one_key_by_many_lose_nothing() {
+    on_every_store(async |store| {
+        let workers = (0..8).map(|_| {
+            let object = store.object("counters").unwrap();
+            tokio::spawn(async move {
+                for _ in 0..30 {
+                    let next = |old: Option<&[u8]>| {
+                        let count = old.map_or(0, |old| u64::from_le_bytes(old.try_into().unwrap()));
+                        Bytes::copy_from_slice(&(count + 1).to_le_bytes())
+                    };
+                    object.update_key("hits", next).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            worker.await.unwrap();
+        }
+        let found = store.object("counters").unwrap().key("hits").await.unwrap().unwrap();
+        assert_eq!(found[..], 240u64.to_le_bytes());
+    });
+}

@@ -10,6 +10,7 @@ use nacre::{
     Answer, ByteRange, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, ReadOp, Reply, Store,
     Stream, Transaction, WriteOp,
 };
+use nacre_object::stripe::record::Record;
 use nacre_object::testkit::{MemoryStore, block_on};
 use tokio::io::AsyncReadExt;
 
@@ -64,6 +65,31 @@ fn a_read_of_what_is_removed_meanwhile_says_that_it_was() {
             let error = read.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Busy, "{error}");
             assert!(error.message.ends_with("it was removed meanwhile"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_put_into_an_object_leaves_a_stream_of_its_name_alone() {
+    run(async {
+        let store = nacre::open("mem:").unwrap();
+        let (object, stream) = (store.object("a").unwrap(), store.stream("a").unwrap());
+        // In one transaction, and through a stage.
+        for bytes in [10, 17 << 20] {
+            stream.put(&b"stream"[..]).await.unwrap();
+            let error = object.put(&pattern(1, bytes)[..]).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Invalid);
+            assert!(error.message.contains("it is a stream, and stays as it is"), "{error}");
+            assert_eq!(whole(&stream).await, b"stream");
+            assert_eq!(object.read(0..1).await.unwrap().size, 0);
+            assert!(object.staged().await.unwrap().is_empty());
+            // The other forks of the head are the program's own.
+            object.fork("notes").unwrap().put(&pattern(2, bytes)[..]).await.unwrap();
+            assert!(stream.remove().await.unwrap());
+            // A record of a stream whose first content is still being put does not make one.
+            let record = Record { created: false, layout: SMALL, contents: Vec::new() };
+            object.set_attribute(RECORD, record.encode()).await.unwrap();
+            assert_eq!(object.put(&pattern(3, bytes)[..]).await.unwrap(), bytes as u64);
         }
     });
 }

@@ -20,6 +20,7 @@
 //! that.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,8 +30,8 @@ use nacre_object::once;
 use nacre_object::watch::{Hub, Watch, WatchOptions};
 use nacre_object::window::{Recall, Window};
 use nacre_object::{
-    Done, ErrorKind, Guard, ObjectId, Once, Outcome, ReadOp, Refusal, Reply, StoreError, Transaction,
-    WindowPosition,
+    Answer, Done, ErrorKind, Guard, ObjectId, Once, Outcome, RangeRead, ReadOp, Refusal, Reply, StoreError,
+    Transaction, WindowPosition,
 };
 
 use crate::Options;
@@ -45,7 +46,7 @@ use crate::memory::{self, Blocks, Exchange, FewBlocks, Memory};
 use crate::name::Name;
 use crate::node::Node;
 use crate::readers::Readers;
-use crate::record::{self, Effect, Repeatable};
+use crate::record::{self, Effect, Repeatable, Split};
 use crate::segment::SegmentTable;
 use crate::shard::{self, Shard};
 use crate::space::{Space, SpaceRequest};
@@ -96,6 +97,8 @@ struct Work {
     guards: Vec<Guard>,
     reads: Vec<ReadOp>,
     effects: Vec<Effect>,
+    /// The effects that append, which have their places once the object is known.
+    appends: Vec<Range<usize>>,
     /// The payload as a record takes it, its length in bytes, and, in a volatile store instead, the blocks that are made of it.
     payload: Vec<Bytes>,
     payload_bytes: u64,
@@ -265,7 +268,7 @@ impl Engine {
         // change that a crash takes back, a client would act on what never was.
         let durable_batch = node.durable_batch;
         // Before the guards: those of a repetition would be judged against what its first attempt changed.
-        if let Some(outcome) = self.recall(work)? {
+        if let Some(outcome) = self.recall(work, node)? {
             // Whatever the earlier attempt changed, the object's durable batch covers it.
             let decided =
                 Decided { outcome, durable_batch, wrote: true, rolled: false, fetches: Fetches::default() };
@@ -300,6 +303,9 @@ impl Engine {
         }
         // What cannot be applied is refused before it is in the log, where nothing can be taken back.
         node.admit(&work.effects)?;
+        if !work.appends.is_empty() {
+            work.place_appends(node, self.memory.is_none())?;
+        }
         let version = work.proposal().max(node.version + 1);
         let kept = match &self.memory {
             None => self.keep_in_log(work, node, is_new, version),
@@ -469,7 +475,7 @@ impl Engine {
     ///
     /// `Closed` if the writer has continued over another connection; `Unknown` if it is not known whether the transaction
     /// took effect, or if its answers are lost.
-    fn recall(&self, work: &Work) -> Result<Option<Outcome>, StoreError> {
+    fn recall(&self, work: &Work, node: &Node) -> Result<Option<Outcome>, StoreError> {
         let Some(once) = &work.once else { return Ok(None) };
         once.check()?;
         let Some(since) = once.since else { return Ok(None) };
@@ -480,8 +486,10 @@ impl Engine {
         match recalled {
             Recall::New => Ok(None),
             Recall::Unknown => Err(once::not_recalled()),
-            Recall::Applied { version, .. } if !work.reads.is_empty() => Err(once::answers_lost(version)),
-            Recall::Applied { version, existed } => Ok(Some(once::repeated(version, existed))),
+            Recall::Applied { version, existed } => match work.answers_again(node, version) {
+                Some(answers) => Ok(Some(Outcome::Done(Done { version, existed, answers }))),
+                None => Err(once::answers_lost(version)),
+            },
         }
     }
 
@@ -593,7 +601,7 @@ impl Engine {
         let chunk_bytes = self.chunk_bytes();
         // What never leaves memory needs neither a record nor checksums.
         let checksum = if self.memory.is_some() { |_: &[u8]| 0 } else { crc32c };
-        let (effects, mut payload) = Effect::from_writes_by(writes, chunk_bytes, checksum);
+        let Split { effects, mut payload, appends } = Split::new(writes, chunk_bytes, checksum);
         let payload_bytes = payload.iter().map(|part| part.len() as u64).sum();
         let (mut head, mut blocks) = (Vec::new(), FewBlocks::new());
         if self.memory.is_some() {
@@ -615,11 +623,42 @@ impl Engine {
             growth_bytes: Footprint::growth_bytes(object, &effects),
             purpose: if effects.iter().all(Effect::shrinks) { Purpose::Shrink } else { Purpose::Write },
             effects,
+            appends,
         }
     }
 }
 
 impl Work {
+    /// Gives what is appended its place behind what the object has, also in the record, if there is to be one.
+    fn place_appends(&mut self, node: &Node, recorded: bool) -> Result<(), StoreError> {
+        node.place_appends(&mut self.effects, &self.appends)?;
+        if recorded {
+            self.head = record::encode_transaction(&self.object, &self.effects);
+            self.head_bytes = self.head.len();
+        }
+        Ok(())
+    }
+
+    /// Returns the answers of a transaction that took effect before, as `version`; `None` if they are lost. The bytes of a lone
+    /// append still show the size that the fork had before.
+    fn answers_again(&self, node: &Node, version: u64) -> Option<Vec<Answer>> {
+        if self.reads.is_empty() {
+            return Some(Vec::new());
+        }
+        let Some(Effect::Chunk { fork, .. }) = self.effects.first() else { return None };
+        let is_append = matches!(&self.appends[..], [append] if append.len() == self.effects.len());
+        let is_size = |read: &ReadOp| match read {
+            ReadOp::Extents { fork: other, range } => other == fork && range.len == 0,
+            _ => false,
+        };
+        if !is_append || !self.reads.iter().all(is_size) {
+            return None;
+        }
+        let size = node.offset_of(fork, version, self.payload_bytes)?;
+        let read = RangeRead { size, version: node.tombstone_version, ..RangeRead::default() };
+        Some(vec![Answer::Range(read); self.reads.len()])
+    }
+
     /// Returns the room that the transaction needs. Its record is complete except for the head's checksum.
     fn wanted(&self) -> SpaceRequest {
         let payload_bytes = self.payload.iter().map(Bytes::len).sum();

@@ -4,7 +4,7 @@
 //! and the results must be the same.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use bytes::Bytes;
 use nacre_object::limit::{
@@ -12,7 +12,7 @@ use nacre_object::limit::{
 };
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
-    RangeRead, ReadOp, Stat, StoreError, Versioned, VersionedKeyPage, coalesce,
+    RangeRead, ReadOp, Stat, StoreError, Versioned, VersionedKeyPage, appended_too_far, coalesce,
 };
 use smallvec::SmallVec;
 
@@ -235,6 +235,10 @@ impl Node {
                 let found = self.keys.get(key).map_or(0, |found| found.version);
                 (found != *version).then_some((Found::KeyVersion(found), None))
             }
+            Guard::Size { fork, size } => {
+                let found = self.forks.get(fork).filter(|fork| fork.exists).map_or(0, |fork| fork.size);
+                (found != *size).then_some((Found::Size(found), None))
+            }
             Guard::Fence { token } => {
                 self.fences.is_fenced(*token).then(|| (Found::Fence(self.fences.least()), None))
             }
@@ -279,7 +283,7 @@ impl Node {
                 let (entries, more) = page;
                 (Answer::Keys(KeyPage { entries, more }), None)
             }
-            ReadOp::VersionedKey { key } => {
+            ReadOp::VersionedKey { key, .. } => {
                 let found = self.keys.get(key).cloned();
                 *budget = budget.saturating_sub(found.as_ref().map_or(0, |found| found.value.len()));
                 (Answer::VersionedValue(found), None)
@@ -325,6 +329,80 @@ impl Node {
         }
         page.more = forks.peek().is_some();
         page
+    }
+
+    /// Returns the offset of the `bytes` bytes that the transaction of `version` wrote into a fork, without gaps; `None` if some
+    /// of them are not there any more.
+    pub fn offset_of(&self, fork: &Fork, version: u64, bytes: u64) -> Option<u64> {
+        let fork = self.forks.get(fork).filter(|fork| fork.base <= version)?;
+        let mut written = fork.map.iter().filter(|entry| entry.version() == version);
+        let first = written.next()?;
+        let rest: u64 = written.map(Entry::len).sum();
+        (first.len() + rest == bytes).then(|| first.start())
+    }
+
+    /// Gives the chunks of appends their offsets: from the size that the fork has after the effects before them. `appends`
+    /// are ranges of the effects, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if one would end past the last offset.
+    pub fn place_appends(&self, effects: &mut [Effect], appends: &[Range<usize>]) -> Result<(), StoreError> {
+        // The sizes of forks that effects have changed; `None` if there is no such fork any more. Once the object was removed,
+        // there are no others.
+        let mut sizes: BTreeMap<Fork, Option<u64>> = BTreeMap::new();
+        let mut removed = false;
+        let mut appends = appends.iter().peekable();
+        for index in 0..effects.len() {
+            let now = |sizes: &BTreeMap<Fork, Option<u64>>, fork: &Fork| match sizes.get(fork) {
+                Some(size) => *size,
+                None if removed => None,
+                None => self.forks.get(fork).filter(|fork| fork.exists).map(|fork| fork.size),
+            };
+            if let Some(append) = appends.next_if(|append| append.start == index)
+                && let Effect::Chunk { fork, .. } = &effects[index]
+            {
+                let mut offset = now(&sizes, fork).unwrap_or(0);
+                let len: usize = effects[append.clone()].iter().map(Effect::payload_bytes).sum();
+                if OFFSET_MAX - offset < len as u64 {
+                    return Err(appended_too_far(offset, len));
+                }
+                for effect in &mut effects[append.clone()] {
+                    let len = effect.payload_bytes() as u64;
+                    if let Effect::Chunk { offset: place, .. } = effect {
+                        (*place, offset) = (offset, offset + len);
+                    }
+                }
+            }
+            match &effects[index] {
+                Effect::Chunk { fork, len: 0, .. } => {
+                    let size = now(&sizes, fork).unwrap_or(0);
+                    sizes.insert(fork.clone(), Some(size));
+                }
+                Effect::Chunk { fork, offset, len, .. } => {
+                    let size = now(&sizes, fork).unwrap_or(0).max(offset + u64::from(*len));
+                    sizes.insert(fork.clone(), Some(size));
+                }
+                Effect::Truncate { fork, size } => {
+                    sizes.insert(fork.clone(), Some(*size));
+                }
+                Effect::RemoveFork { fork } => {
+                    sizes.insert(fork.clone(), None);
+                }
+                Effect::ReplaceFork { fork, from } => {
+                    if let Some(size) = now(&sizes, from) {
+                        sizes.insert(fork.clone(), Some(size));
+                        sizes.insert(from.clone(), None);
+                    }
+                }
+                Effect::Remove => {
+                    sizes.clear();
+                    removed = true;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Checks the limits of a transaction's effects that depend on the object's state: [`ErrorKind::Invalid`] if the

@@ -9,6 +9,8 @@
 //!   neither the former contents of a recycled segment file nor bytes of a payload are ever taken for a record;
 //! - decoding never panics and never allocates more than a small multiple of its input.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::once::{SEQUENCE_MAX, WRITER_BYTES};
@@ -184,13 +186,7 @@ impl Body {
     /// Returns the bytes of payload that the record carries, without padding.
     pub fn payload_bytes(&self) -> usize {
         match self {
-            Self::Transaction { effects, .. } => effects
-                .iter()
-                .map(|effect| match effect {
-                    Effect::Chunk { len, .. } => *len as usize,
-                    _ => 0,
-                })
-                .sum(),
+            Self::Transaction { effects, .. } => effects.iter().map(Effect::payload_bytes).sum(),
             Self::Moves(moves) => moves.iter().map(|moved| moved.len as usize).sum(),
             Self::Tokens { .. } | Self::Floor(_) | Self::Mark => 0,
         }
@@ -198,20 +194,38 @@ impl Body {
 }
 
 impl Effect {
-    /// Splits a transaction's writes into effects, and their payload into chunks of at most `chunk_bytes` bytes, with their
-    /// checksums.
+    /// Splits writes, none of which appends, into effects, and their payload into chunks of at most `chunk_bytes` bytes, with
+    /// their checksums.
     pub fn from_writes(writes: Vec<WriteOp>, chunk_bytes: usize) -> (Vec<Effect>, Vec<Bytes>) {
-        Self::from_writes_by(writes, chunk_bytes, crc32c)
+        let Split { effects, payload, .. } = Split::new(writes, chunk_bytes, crc32c);
+        (effects, payload)
     }
 
-    /// Splits writes as [`Effect::from_writes`] does, with other checksums.
-    pub fn from_writes_by(
-        writes: Vec<WriteOp>,
-        chunk_bytes: usize,
-        checksum: fn(&[u8]) -> u32,
-    ) -> (Vec<Effect>, Vec<Bytes>) {
+    /// Returns the bytes of payload that belong to the effect.
+    pub fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Chunk { len, .. } => *len as usize,
+            _ => 0,
+        }
+    }
+}
+
+/// The writes of a transaction, split into effects.
+#[derive(Debug)]
+pub struct Split {
+    /// The effects.
+    pub effects: Vec<Effect>,
+    /// The payload, in the order of the chunks.
+    pub payload: Vec<Bytes>,
+    /// The effects of each append, whose chunks have no places yet: these depend on the object.
+    pub appends: Vec<Range<usize>>,
+}
+
+impl Split {
+    /// Splits writes, and their payload into chunks of at most `chunk_bytes` bytes, with their checksums.
+    pub fn new(writes: Vec<WriteOp>, chunk_bytes: usize, checksum: fn(&[u8]) -> u32) -> Split {
         let mut effects = Vec::with_capacity(writes.len());
-        let mut payload = Vec::new();
+        let (mut payload, mut appends) = (Vec::new(), Vec::new());
         for write in writes {
             effects.push(match write {
                 WriteOp::Create => Effect::Create,
@@ -224,6 +238,15 @@ impl Effect {
                         if !data.is_empty() {
                             payload.push(data);
                         }
+                    }
+                    continue;
+                }
+                WriteOp::Append { fork, data } => {
+                    let first = effects.len();
+                    chunks(&fork, 0, &data, chunk_bytes, checksum, &mut effects);
+                    appends.push(first..effects.len());
+                    if !data.is_empty() {
+                        payload.push(data);
                     }
                     continue;
                 }
@@ -240,7 +263,7 @@ impl Effect {
                 WriteOp::Remove => Effect::Remove,
             });
         }
-        (effects, payload)
+        Split { effects, payload, appends }
     }
 }
 

@@ -97,6 +97,7 @@ fn victim(past: Past, seed: u64) -> Victim {
         span_bytes: 9000,
         extent_bytes_max: 6000,
         version_guards: false,
+        appends: false,
         ..Shape::default()
     };
     let mut generator = Generator::new(seed, shape);
@@ -184,6 +185,7 @@ fn a_flipped_bit_costs_at_most_what_it_belonged_to() {
             replace_percent: 0,
             version_guards: false,
             key_versions_and_sessions: false,
+            appends: false,
             ..Shape::default()
         };
         let mut generator = Generator::new(1, shape);

@@ -55,6 +55,7 @@ fn shape(format: u32, replace_percent: u32) -> Shape {
         replace_percent,
         version_guards: is_recent,
         key_versions_and_sessions: is_recent,
+        appends: false,
         ..Shape::default()
     }
 }

@@ -9,8 +9,8 @@ use nacre_logstore::{Committer, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::window::Recall;
 use nacre_object::{
-    ByteRange, ErrorKind, Fork, Lease, ObjectId, ObjectStore, Once, Outcome, StoreError, Transaction,
-    WindowPosition, WriteToken,
+    Answer, ByteRange, ErrorKind, Fork, Lease, ObjectId, ObjectStore, Once, Outcome, ReadOp, StoreError,
+    Transaction, WindowPosition, WriteToken,
 };
 
 fn options() -> Options {
@@ -95,6 +95,34 @@ fn what_a_repeated_transaction_read_is_lost() {
     let error = attempt(Some(0)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unknown);
     assert!(error.message.contains("took effect, as version 1"), "{error}");
+}
+
+#[test]
+fn a_repeated_append_is_made_once_and_says_where() {
+    let store = LogStore::memory(Options::default());
+    let size = || ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::new(0, 0) };
+    let attempt = |number, data: &'static str, since| {
+        let once = once(&store, number, since);
+        let transaction = Transaction::new().read(size()).append(Fork::DEFAULT, data);
+        block_on(store.apply_once(&object(0), transaction, once))
+    };
+    let first = attempt(1, "one", None).unwrap();
+    let second = attempt(2, "second", None).unwrap();
+    attempt(3, "3", None).unwrap();
+    assert_eq!(attempt(1, "one", Some(0)).unwrap(), first);
+    assert_eq!(attempt(2, "second", Some(0)).unwrap(), second);
+    let Outcome::Done(done) = second else { panic!("it has no guards") };
+    assert!(matches!(&done.answers[..], [Answer::Range(before)] if before.size == 3), "{done:?}");
+    // Once some of its bytes are gone, nobody knows where it began.
+    block_on(store.apply(&object(0), Transaction::new().write(Fork::DEFAULT, 3, "S"))).unwrap();
+    let error = attempt(2, "second", Some(0)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unknown);
+    assert!(error.message.contains("took effect, as version 2"), "{error}");
+    let Outcome::Done(done) = block_on(store.apply(&object(0), Transaction::new().read(size()))).unwrap()
+    else {
+        panic!("it has no guards")
+    };
+    assert!(matches!(&done.answers[..], [Answer::Range(now)] if now.size == 10), "{done:?}");
 }
 
 #[test]

@@ -137,7 +137,7 @@ impl Rank {
     /// attributes that is neither `user.` nor `trusted.` nor `security.`.
     pub async fn attribute(&self, user: &Credentials, ino: Ino, name: &[u8]) -> Result<Bytes> {
         check_attribute_name(name)?;
-        match self.find(ino, vec![ReadOp::VersionedKey { key: attribute_key(name) }]).await? {
+        match self.find(ino, vec![ReadOp::versioned_key(attribute_key(name))]).await? {
             LookupResult::Found(loaded, answers) => {
                 check_attribute(user, &loaded.inode, name, READ)?;
                 let value = versioned(answers.first())?.ok_or(Error::NoAttribute)?;
@@ -189,7 +189,7 @@ impl Rank {
             return Err(Error::Invalid("the value of the attribute is too long".into()));
         }
         for _ in 0..ATTEMPTS_MAX {
-            let found = self.find(ino, vec![ReadOp::VersionedKey { key: attribute_key(name) }]).await?;
+            let found = self.find(ino, vec![ReadOp::versioned_key(attribute_key(name))]).await?;
             let LookupResult::Found(loaded, answers) = found else { return Err(Error::NotFound) };
             check_attribute(user, &loaded.inode, name, WRITE)?;
             let version = versioned(answers.first())?.map_or(0, |value| value.version);

@@ -258,10 +258,8 @@ impl Rank {
     pub(crate) async fn drive(&self, claim: Claim) -> Result<End> {
         let log = log_object(claim.rank);
         for _ in 0..ATTEMPTS_MAX {
-            let reads = vec![
-                ReadOp::VersionedKey { key: claim.intent_key() },
-                ReadOp::Key { key: claim.outcome_key() },
-            ];
+            let reads =
+                vec![ReadOp::versioned_key(claim.intent_key()), ReadOp::Key { key: claim.outcome_key() }];
             let done = self.read(&log, reads).await?;
             let Some(intent) = versioned(done.answers.first())? else { return Ok(End::Forgotten) };
             let parts = decode(&intent.value)?;
@@ -295,9 +293,8 @@ impl Rank {
 
     /// Writes down that an intent is undone, unless its outcome stands already.
     pub(crate) async fn undo(&self, claim: Claim) -> Result<()> {
-        let done = self
-            .read(&log_object(claim.rank), vec![ReadOp::VersionedKey { key: claim.intent_key() }])
-            .await?;
+        let done =
+            self.read(&log_object(claim.rank), vec![ReadOp::versioned_key(claim.intent_key())]).await?;
         if let Some(intent) = versioned(done.answers.first())? {
             self.decide(claim, intent.version, UNDONE).await?;
         }

@@ -111,7 +111,7 @@ impl Rank {
 
     /// Reads a directory and one of its entries, whose name may be one that no entry should have.
     pub(crate) async fn look_at(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
-        match self.find(directory, vec![ReadOp::VersionedKey { key: entry_key(name) }]).await? {
+        match self.find(directory, vec![ReadOp::versioned_key(entry_key(name))]).await? {
             LookupResult::Found(directory, answers) => {
                 if directory.inode.kind != InodeKind::Directory {
                     return Err(Error::NotDirectory);
@@ -631,7 +631,7 @@ impl Rank {
         for _ in 0..ATTEMPTS_MAX {
             let namespace = namespace_object();
             let claim = ReadOp::Key { key: key(crate::directory::CLAIM) };
-            let moves = ReadOp::VersionedKey { key: key(crate::directory::MOVES) };
+            let moves = ReadOp::versioned_key(key(crate::directory::MOVES));
             let done = self.read(&namespace, vec![claim, moves]).await?;
             match done.answers.first() {
                 Some(Answer::Value(Some(claim))) => {

@@ -214,8 +214,8 @@ impl Rank {
     async fn begin(&self, create: bool, owner: &Credentials) -> Result<()> {
         let namespace = namespace_object();
         for _ in 0..ATTEMPTS_MAX {
-            let format = ReadOp::VersionedKey { key: key(FORMAT_KEY) };
-            let fence = ReadOp::VersionedKey { key: key(FENCE_KEY) };
+            let format = ReadOp::versioned_key(key(FORMAT_KEY));
+            let fence = ReadOp::versioned_key(key(FENCE_KEY));
             let done = self.read(&namespace, vec![format, fence]).await?;
             let fence = versioned(done.answers.get(1))?;
             let last = fence.map_or(Ok(0), |value| number(&value.value))?;
@@ -367,7 +367,7 @@ impl Rank {
                 return Ok(id);
             }
             let namespace = namespace_object();
-            let done = self.read(&namespace, vec![ReadOp::VersionedKey { key: key(IDS_KEY) }]).await?;
+            let done = self.read(&namespace, vec![ReadOp::versioned_key(key(IDS_KEY))]).await?;
             let next = versioned(done.answers.first())?.ok_or_else(|| corrupt("the namespace has no ids"))?;
             let begin = number(&next.value)?;
             let end = begin + ids.taken.clamp(IDS_MIN, IDS_MAX);
@@ -394,9 +394,9 @@ impl Rank {
     pub(crate) async fn find(&self, ino: Ino, further: Vec<ReadOp>) -> Result<LookupResult> {
         for _ in 0..ATTEMPTS_MAX {
             let mut reads = vec![
-                ReadOp::VersionedKey { key: key(RECORD) },
+                ReadOp::versioned_key(key(RECORD)),
                 ReadOp::Key { key: key(CLAIM) },
-                ReadOp::VersionedKey { key: key(MOVES) },
+                ReadOp::versioned_key(key(MOVES)),
                 ReadOp::Key { key: key(CHANGED) },
             ];
             reads.extend(further.iter().cloned());

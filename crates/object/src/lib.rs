@@ -69,4 +69,4 @@ pub use outcome::{
     VersionedKeyPage,
 };
 pub use store::{Limits, ObjectStore, Reply};
-pub use transaction::{Check, Guard, Intent, KeyRange, ReadOp, Transaction, WriteOp};
+pub use transaction::{Check, Guard, Intent, KeyRange, ReadOp, Transaction, WriteOp, appended_too_far};

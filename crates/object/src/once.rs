@@ -93,7 +93,7 @@ pub struct WindowPosition {
     pub position: u64,
 }
 
-/// Returns the outcome of a repetition of a transaction that took effect before.
+/// Returns the outcome of a repetition of a transaction that took effect before, and that reads nothing.
 pub fn repeated(version: u64, existed: bool) -> Outcome {
     Outcome::Done(Done { version, existed, answers: Vec::new() })
 }

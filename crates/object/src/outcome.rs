@@ -53,6 +53,8 @@ pub enum Found {
     Fence(u64),
     /// For `KeyVersion`: the version of the transaction that last set the key, or 0 if there is no such key.
     KeyVersion(u64),
+    /// For `Size`: the fork's size in bytes, or 0 if there is no such fork.
+    Size(u64),
 }
 
 /// The answer to one read.

@@ -12,6 +12,8 @@
 //!   in the queue gets it. So nearly every write succeeds, at one round trip each.
 //! - A turn lapses after a time derived from how long turns of this region took before, so that a client that died or
 //!   changed its mind does not hold up others for long.
+//! - Readers of a key with that intent take turns too. A refusal of a write that is conditional on a key's version never
+//!   waits: it does not show the value, and a client that loses a race for a key often does not try again.
 //! - Plain reads, unconditional writes, and conditional writes on their way to success never wait.
 //! - A region is forgotten when it has no waiters any more.
 //!
@@ -168,7 +170,8 @@ impl Pacer {
         self.admit(region, now)
     }
 
-    /// Handles the refusal of a conditional write that had been given `version` of the region.
+    /// Handles the refusal of a conditional write that had been given `version` of the region. The writer waits for its
+    /// turn.
     pub fn refused(
         &mut self,
         region: RegionHash,
@@ -176,6 +179,12 @@ impl Pacer {
         now: Duration,
         granted: &mut Vec<Waiter>,
     ) -> Admission {
+        self.failed(region, version, now, granted);
+        self.admit(region, now)
+    }
+
+    /// Handles the refusal of a conditional write as [`Pacer::refused`] does, except that the writer waits for nothing.
+    pub fn failed(&mut self, region: RegionHash, version: u64, now: Duration, granted: &mut Vec<Waiter>) {
         if let Some(tracked) = self.regions.get(&region) {
             // Somebody who does not take turns was faster than the holder, who goes to the end of the queue.
             if tracked.turn.as_ref().is_some_and(|turn| turn.version == Some(version)) {
@@ -184,13 +193,13 @@ impl Pacer {
         }
         if !self.regions.contains_key(&region) {
             if !self.is_contended(region) {
-                return Admission::Free;
+                return;
             }
             if self.regions.len() >= self.limits.regions_max {
                 self.forget_idle(now);
             }
             if self.regions.len() >= self.limits.regions_max {
-                return Admission::Free;
+                return;
             }
             let tracked = Tracked {
                 turn: None,
@@ -202,7 +211,6 @@ impl Pacer {
             };
             self.regions.insert(region, tracked);
         }
-        self.admit(region, now)
     }
 
     /// Handles the success of a conditional write, which ends the turn of any holder.

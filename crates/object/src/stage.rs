@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use crate::limit::{FORK_NAME_BYTES_MAX, PAGE_ENTRIES_MAX};
+use crate::stripe::record::NoStream;
 use crate::*;
 
 /// The prefix of the names of reserved forks. Programs give their own forks other names.
@@ -271,24 +272,31 @@ impl<'a> Stage<'a> {
     /// # Errors
     ///
     /// Those of [`Stage::wrote`], except that [`ErrorKind::Unknown`] stays: the content is the old one or the new one.
+    /// [`ErrorKind::Invalid`] if the fork is the default one, and the object a stream.
     pub async fn replace(mut self, fork: &Fork, head: Bytes) -> Result<u64, StoreError> {
         debug_assert_eq!(head.len(), STAMP_BYTES);
-        let swap = Transaction::new()
-            .if_version(self.fork.clone(), ByteRange::ALL, self.newest)
-            .write(self.fork.clone(), 0, head)
-            .change(WriteOp::ReplaceFork { fork: fork.clone(), from: self.fork.clone() });
-        match self.store.apply(self.object, swap).await {
-            Ok(Outcome::Done(done)) => {
-                self.over = true;
-                Ok(done.version)
+        let replaced = self.try_replace(fork, head).await;
+        match replaced {
+            Ok(_) => self.over = true,
+            Err(_) => self.abandon().await,
+        }
+        replaced
+    }
+
+    async fn try_replace(&self, fork: &Fork, head: Bytes) -> Result<u64, StoreError> {
+        let mut no_stream = NoStream::new()?;
+        loop {
+            let mut swap = Transaction::new()
+                .if_version(self.fork.clone(), ByteRange::ALL, self.newest)
+                .write(self.fork.clone(), 0, head.clone())
+                .change(WriteOp::ReplaceFork { fork: fork.clone(), from: self.fork.clone() });
+            if *fork == Fork::DEFAULT {
+                swap = swap.guard(no_stream.guard());
             }
-            Ok(Outcome::Refused(_)) => {
-                self.abandon().await;
-                Err(taken_away())
-            }
-            Err(error) => {
-                self.abandon().await;
-                Err(error)
+            match self.store.apply(self.object, swap).await? {
+                Outcome::Done(done) => return Ok(done.version),
+                Outcome::Refused(Refusal { guard: 0, .. }) => return Err(taken_away()),
+                Outcome::Refused(refusal) => no_stream.refused(refusal.found)?,
             }
         }
     }

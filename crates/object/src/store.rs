@@ -22,9 +22,9 @@ pub trait ObjectStore: Send + Sync + 'static {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome>;
 
     /// Applies a transaction at most once, however often it is repeated with the same token: see module
-    /// [`once`](crate::once). A repetition of a transaction that took effect is answered with its version, and without
-    /// its answers; one whose answers are needed, or of which the store cannot tell, fails as `Unknown`. One that did
-    /// not take effect is judged anew.
+    /// [`once`](crate::once). A repetition of a transaction that took effect is answered with its version; if it reads
+    /// something, it fails as `Unknown` unless the store still knows the answers. So does one of which the store cannot
+    /// tell whether it took effect. One that did not is judged anew.
     ///
     /// A store without a [`window`](ObjectStore::window) applies first attempts only.
     fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {

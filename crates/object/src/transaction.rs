@@ -84,6 +84,13 @@ pub enum Guard {
         /// The version that the caller read, or 0.
         version: u64,
     },
+    /// The fork is `size` bytes long; one that does not exist is 0 bytes long.
+    Size {
+        /// The fork.
+        fork: Fork,
+        /// The size in bytes.
+        size: u64,
+    },
     /// The session of number `token` is not fenced: `token` is not below the object's fence
     /// ([`WriteOp::RaiseFence`]), and is not one of its fenced sessions ([`WriteOp::FenceSession`]).
     ///
@@ -147,14 +154,21 @@ impl Check {
     }
 }
 
+/// Returns the error for an append of `len` bytes to a fork of `size` bytes, if the end would be past [`OFFSET_MAX`].
+pub fn appended_too_far(size: u64, len: usize) -> StoreError {
+    let text =
+        format!("appending {len} bytes to a fork of {size} ends past the greatest offset, {OFFSET_MAX}");
+    StoreError::new(ErrorKind::Invalid, text)
+}
+
 /// The use that the caller intends for what it reads: a hint to the master, never a promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Intent {
     /// Looking at it.
     #[default]
     Look,
-    /// Writing the same region soon, on condition that it did not change. Where many do so to one region, the master
-    /// may let them read one after another, so that most of their writes succeed.
+    /// Writing the same region or key soon, on condition that it did not change. Where many do so to one region or key, the
+    /// master may let them read one after another, so that most of their writes succeed.
     Update,
 }
 
@@ -211,6 +225,8 @@ pub enum ReadOp {
     VersionedKey {
         /// The key.
         key: Key,
+        /// The caller's intent.
+        intent: Intent,
     },
     /// Keys as in [`ReadOp::Keys`], with the versions of the transactions that set them.
     VersionedKeys {
@@ -223,6 +239,13 @@ pub enum ReadOp {
     },
     /// The object's fence and its fenced sessions.
     Fences,
+}
+
+impl ReadOp {
+    /// Returns the read of a key with its version, without the intent to change it.
+    pub fn versioned_key(key: Key) -> Self {
+        Self::VersionedKey { key, intent: Intent::Look }
+    }
 }
 
 /// A range of keys: those that meet all three conditions.
@@ -266,6 +289,15 @@ pub enum WriteOp {
         fork: Fork,
         /// The offsets in bytes, and the bytes.
         extents: Vec<(u64, Bytes)>,
+    },
+    /// Writes bytes at the end of a fork: from the size on that it has after the writes before this one. Creates the fork if
+    /// there is none. A read of the fork's extents in the same transaction shows the size before all writes, and with that the
+    /// offset of the first append. [`Invalid`](crate::ErrorKind::Invalid) if the end would be past [`OFFSET_MAX`].
+    Append {
+        /// The fork.
+        fork: Fork,
+        /// The bytes.
+        data: Bytes,
     },
     /// Makes a range read as zeros. Neither makes a fork nor changes its size.
     Zero {
@@ -367,6 +399,11 @@ impl Transaction {
         self.guard(Guard::Region { fork, range, version })
     }
 
+    /// Guards a fork's size: it is `size` bytes long.
+    pub fn if_size(self, fork: Fork, size: u64) -> Self {
+        self.guard(Guard::Size { fork, size })
+    }
+
     /// Reads a range, with its extents and its region version.
     pub fn read_range(self, fork: Fork, range: ByteRange) -> Self {
         self.read(ReadOp::Range { fork, range, intent: Intent::Look })
@@ -375,6 +412,11 @@ impl Transaction {
     /// Writes bytes at an offset.
     pub fn write(self, fork: Fork, offset: u64, data: impl Into<Bytes>) -> Self {
         self.change(WriteOp::Extents { fork, extents: vec![(offset, data.into())] })
+    }
+
+    /// Writes bytes at the end of a fork. See [`WriteOp::Append`].
+    pub fn append(self, fork: Fork, data: impl Into<Bytes>) -> Self {
+        self.change(WriteOp::Append { fork, data: data.into() })
     }
 
     /// Checks every limit of the model (module [`limit`](crate::limit)); [`ErrorKind::Invalid`] if one is exceeded.
@@ -397,8 +439,10 @@ impl Transaction {
         }
         for write in &self.writes {
             payload_bytes += write.validate()?;
-            if let WriteOp::Extents { extents: list, .. } = write {
-                extents += list.len();
+            match write {
+                WriteOp::Extents { extents: list, .. } => extents += list.len(),
+                WriteOp::Append { .. } => extents += 1,
+                _ => {}
             }
         }
         at_most("extents in one transaction", extents, EXTENTS_PER_TRANSACTION_MAX)?;
@@ -414,6 +458,7 @@ impl Guard {
             | Guard::Absent
             | Guard::Version { .. }
             | Guard::KeyVersion { .. }
+            | Guard::Size { .. }
             | Guard::Fence { .. } => Ok(0),
             Guard::Region { range, .. } => range.validate().map(|()| 0),
             Guard::Proposal { range, version, .. } => {
@@ -448,6 +493,7 @@ impl WriteOp {
                 }
                 Ok(bytes)
             }
+            WriteOp::Append { data, .. } => Ok(data.len()),
             WriteOp::ReplaceFork { fork, from } if fork == from => {
                 let text = format!("fork \"{fork}\" cannot be replaced by itself");
                 Err(StoreError::new(ErrorKind::Invalid, text))

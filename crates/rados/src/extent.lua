@@ -21,7 +21,7 @@
 --@ core
 local unpack, pack, fmt, sub, concat = string.unpack, string.pack, string.format, string.sub, table.concat
 local OFFSET_MAX = math.maxinteger
-local REFUSED, ANSWERED, CROWDED, CORRUPT, NEWER, EXHAUSTED, UNINDEXED = 1, 2, 3, 4, 7, 8, 9
+local REFUSED, ANSWERED, CROWDED, CORRUPT, NEWER, EXHAUSTED, UNINDEXED, TOO_FAR = 1, 2, 3, 4, 7, 8, 9, 10
 local ECANCELED = -125
 -- The request, and how far it was read.
 local request, at
@@ -475,6 +475,9 @@ local function check_guards(count)
       local entry = stored(key)
       local found = entry and version_of(entry) or 0
       if found ~= version then refuse(pack("<i8", found)) end
+    elseif tag == 8 then
+      local found, size = fork_of(take("<s2")).size or 0, take("<i8")
+      if found ~= size then refuse(pack("<i8", found)) end
     else
       if take("<i8") ~= header.version then refuse("") end
     end
@@ -736,13 +739,14 @@ local function paint_hole(state, from, to)
   paint(state, from, to, { { start = from, stop = to, version = header.version, kind = 2, place = 0 } })
 end
 
--- Paints pieces of data, which the client sends in ascending order: `count` offsets and lengths at `table_at`, and the
--- bytes at `at`.
-local function paint_data(state, table_at, count)
+-- Paints pieces of data, which the client sends in ascending order: `count` offsets from `base` and lengths at
+-- `table_at`, and the bytes at `at`.
+local function paint_data(state, table_at, count, base)
   local layers, size = {}, state.size or 0
   spend(count << 6)
   for i = 0, count - 1 do
     local from, length = unpack("<i8I4", request, table_at + i * 12)
+    from = base + from
     if length > 0 then
       local to, place = from + length, nil
       load(state, from, to)
@@ -867,11 +871,16 @@ local function change(count)
   for _ = 1, count do
     local tag = take("<B")
     header.flags = header.flags | 1
-    if tag == 1 then
+    if tag == 1 or tag == 11 then
       local state, pieces = fork_state(take("<s2")), take("<I4")
-      local table_at = at
+      local table_at, base = at, 0
       at = at + pieces * 12
-      paint_data(state, table_at, pieces)
+      if tag == 11 then
+        local _, length = unpack("<i8I4", request, table_at)
+        base = state.size or 0
+        if length > OFFSET_MAX - base then fail(TOO_FAR, pack("<i8I4", base, length)) end
+      end
+      paint_data(state, table_at, pieces, base)
     elseif tag == 2 then
       local state, from, length = fork_state(take("<s2")), take("<i8"), take("<i8")
       paint_hole(state, from, from + length)

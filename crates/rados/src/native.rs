@@ -73,10 +73,19 @@ fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
     (!data.is_empty()).then_some((fork, *offset, data))
 }
 
+/// Returns the fork, offset and data of a transaction that does nothing but append bytes to a fork whose size is known.
+fn only_append<'a>(transaction: &'a Transaction, known: &ObjectCache) -> Option<(&'a Fork, u64, &'a Bytes)> {
+    let ([], [WriteOp::Append { fork, data }]) = (&transaction.reads[..], &transaction.writes[..]) else {
+        return None;
+    };
+    let offset = known.fork(fork)?.size.unwrap_or(0);
+    (!data.is_empty() && data.len() as u64 <= OFFSET_MAX - offset).then_some((fork, offset, data))
+}
+
 /// Returns the native form of a transaction, if it has one as far as is known. The token must be its own, and never be
 /// used again.
 pub(crate) fn plan(transaction: &Transaction, known: &ObjectCache, token: Token) -> Option<NativeWrite> {
-    let (fork, offset, data) = only_extent(transaction)?;
+    let (fork, offset, data) = only_extent(transaction).or_else(|| only_append(transaction, known))?;
     let before = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
     let record = known.fork(fork)?;
     let range = ByteRange::new(offset, data.len() as u64);

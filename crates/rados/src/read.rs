@@ -35,7 +35,7 @@ impl Inner {
                 let found = self.read_range(object, name, known, fork, *range, bytes).await?;
                 return Ok(found.map(|(found, header)| native::done(&header, Answer::Range(found))));
             }
-            ReadOp::Key { key } | ReadOp::VersionedKey { key } => Some(keyed(Some(b'k'), key.as_bytes())),
+            ReadOp::Key { key } | ReadOp::VersionedKey { key, .. } => Some(keyed(Some(b'k'), key.as_bytes())),
             ReadOp::Attribute { name } => Some(keyed(Some(b'a'), name.as_bytes())),
             ReadOp::Fences => Some(fences::KEY.to_vec()),
             ReadOp::Stat => None,

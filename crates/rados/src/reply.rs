@@ -20,6 +20,8 @@ pub(crate) enum Reply {
     Answered(Vec<Answer>, Header),
     /// The object would have this many attributes.
     Crowded(u32),
+    /// An append would end past the last offset. The fork's size, and the length of what was to be appended.
+    TooFar(u64, usize),
     /// The value of this key is not a record of Nacre's.
     Corrupt(Bytes),
     /// The script itself failed.
@@ -54,6 +56,7 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
                 }
                 Guard::Fence { .. } => Found::Fence(header.fence),
                 Guard::KeyVersion { .. } => Found::KeyVersion(text.u64()?),
+                Guard::Size { .. } => Found::Size(text.u64()?),
             };
             Reply::Refused(Refusal { guard: index, found, version: header.version })
         }
@@ -74,6 +77,7 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
         7 => Reply::Newer(text.u8()?),
         8 => Reply::Exhausted,
         9 => Reply::Unindexed,
+        10 => Reply::TooFar(text.u64()?, text.u32()? as usize),
         _ => return None,
     }))
 }
@@ -210,7 +214,7 @@ impl Decoder {
                 let found = self.entry(name, |stored| decode_value(letter, stored, header))?;
                 return Some(found.map(Answer::Value));
             }
-            ReadOp::VersionedKey { key } => {
+            ReadOp::VersionedKey { key, .. } => {
                 let found = self.entry(key, |stored| decode_key(stored, header))?;
                 return Some(found.map(Answer::VersionedValue));
             }

@@ -34,7 +34,10 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     if !transaction.reads.is_empty() {
         sections = sections.with(Section::Reads);
     }
-    if transaction.reads.iter().any(|read| matches!(read, ReadOp::Forks { .. })) {
+    let is_size = |guard: &Guard| matches!(guard, Guard::Size { .. });
+    if transaction.reads.iter().any(|read| matches!(read, ReadOp::Forks { .. }))
+        || transaction.guards.iter().any(is_size)
+    {
         sections = sections.with(Section::Index);
     }
     if expecting {
@@ -158,6 +161,11 @@ impl Encoder {
                 self.u8(5);
                 self.u64(*token);
             }
+            Guard::Size { fork, size } => {
+                self.u8(8);
+                self.name(None, fork.as_bytes());
+                self.u64(*size);
+            }
             Guard::KeyVersion { key, version } => {
                 self.u8(7);
                 self.name(Some(b'k'), key.as_bytes());
@@ -183,7 +191,7 @@ impl Encoder {
                 }
                 self.u32((*limit as usize).min(PAGE_ENTRIES_MAX));
             }
-            ReadOp::Key { key } | ReadOp::VersionedKey { key } => {
+            ReadOp::Key { key } | ReadOp::VersionedKey { key, .. } => {
                 self.u8(4);
                 self.name(Some(b'k'), key.as_bytes());
             }
@@ -222,6 +230,12 @@ impl Encoder {
                 self.u8(1);
                 self.name(None, fork.as_bytes());
                 self.pieces(&ordered(extents));
+            }
+            WriteOp::Append { fork, data } => {
+                self.u8(11);
+                self.name(None, fork.as_bytes());
+                // One piece, at an offset from the fork's end.
+                self.pieces(&[(0, data.clone())]);
             }
             WriteOp::Zero { fork, range } => {
                 self.u8(2);

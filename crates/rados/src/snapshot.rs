@@ -117,6 +117,10 @@ impl Snapshot<'_> {
                 let found = self.versioned(key).await?.map_or(0, |found| found.version);
                 (found != *version).then_some(Found::KeyVersion(found))
             }
+            Guard::Size { fork, size } => {
+                let found = self.fork(fork).await?.size.unwrap_or(0);
+                (found != *size).then_some(Found::Size(found))
+            }
             Guard::Fence { token } => {
                 self.fences().await?.is_fenced(*token).then_some(Found::Fence(self.header.fence))
             }
@@ -169,7 +173,7 @@ impl Snapshot<'_> {
                     self.keys(b'a', &all, u32::MAX, decode, Bytes::len, first, budget).await?;
                 Answer::Keys(KeyPage { entries, more })
             }
-            ReadOp::VersionedKey { key } => {
+            ReadOp::VersionedKey { key, .. } => {
                 let found = self.versioned(key).await?;
                 *budget = budget.saturating_sub(found.as_ref().map_or(0, |found| found.value.len()));
                 Answer::VersionedValue(found)
@@ -287,13 +291,17 @@ impl Snapshot<'_> {
         fences::decode(&self.header, record.as_ref()).ok_or_else(|| self.corrupt(fences::KEY))
     }
 
+    async fn fork(&self, fork: &Fork) -> Result<ForkRecord, Stop> {
+        let key = keyed(Some(b'f'), fork.as_bytes());
+        match self.entry(&key).await? {
+            None => Ok(ForkRecord::none(&key)),
+            Some(value) => ForkRecord::decode(&key, &value).ok_or_else(|| self.corrupt(&key)),
+        }
+    }
+
     /// Reads a range: its bytes up to a budget, or its extents alone.
     async fn range(&self, fork: &Fork, range: ByteRange, budget: Option<usize>) -> Result<RangeRead, Stop> {
-        let fork_key = keyed(Some(b'f'), fork.as_bytes());
-        let record = match self.entry(&fork_key).await? {
-            None => ForkRecord::none(&fork_key),
-            Some(value) => ForkRecord::decode(&fork_key, &value).ok_or_else(|| self.corrupt(&fork_key))?,
-        };
+        let record = self.fork(fork).await?;
         let size = record.size.unwrap_or(0);
         // A range of no bytes has none of the fork's.
         let tombstone_version = if range.len > 0 {

@@ -628,6 +628,7 @@ impl Inner {
                 let text = format!("the object would have {count} attributes; the limit is {ATTRIBUTES_MAX}");
                 StoreError::new(ErrorKind::Invalid, text)
             }
+            reply::Reply::TooFar(size, len) => nacre_object::appended_too_far(size, len),
             reply::Reply::Corrupt(key) => corrupt(&key),
             reply::Reply::Failed(why) => {
                 StoreError::new(ErrorKind::Io, format!("the class failed in the OSD: {why}"))

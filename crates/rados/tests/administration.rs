@@ -105,7 +105,7 @@ fn capabilities_that_are_missing_are_named() {
         .guard(Guard::KeyVersion { key: key("colour"), version: 1 })
         .guard(Guard::KeyVersion { key: key("none"), version: 0 })
         .guard(Guard::Fence { token: 4 })
-        .read(ReadOp::VersionedKey { key: key("colour") })
+        .read(ReadOp::versioned_key(key("colour")))
         .read(ReadOp::VersionedKeys { range: KeyRange::all(), limit: 10, values: true })
         .read(ReadOp::VersionedKeys { range: KeyRange::prefix("c"), limit: 10, values: false })
         .read(ReadOp::Fences);
@@ -195,7 +195,7 @@ fn damaged_values_are_noticed_and_named() {
         ),
         ("key", "kcolour", ReadOp::Key { key: key.clone() }),
         ("attribute", "acolour", ReadOp::Attribute { name: key.clone() }),
-        ("versioned", "kcolour", ReadOp::VersionedKey { key: key.clone() }),
+        ("versioned", "kcolour", ReadOp::versioned_key(key.clone())),
         ("fences", "s", ReadOp::Fences),
     ];
     for (what, omap_key, read) in cases {

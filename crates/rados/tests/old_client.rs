@@ -298,7 +298,7 @@ fn keys_of_older_formats_have_the_version_of_their_object() {
         let (store, old) = (open(&uri), OldClient::connect(&uri, format));
         let versions = || {
             let read = |values| ReadOp::VersionedKeys { range: KeyRange::all(), limit: 9, values };
-            let one = ReadOp::VersionedKey { key: key("first") };
+            let one = ReadOp::versioned_key(key("first"));
             let single = apply(&store, "a", Transaction::new().read(one.clone())).answers;
             let all = Transaction::new().read(one).read(read(true)).read(read(false));
             let answers = apply(&store, "a", all).answers;
@@ -346,7 +346,7 @@ fn keys_of_older_formats_have_the_version_of_their_object() {
         let gone = Transaction::new().change(WriteOp::Remove).change(set("first"));
         assert_eq!(apply(&store, "a", gone).version, 6);
         assert_eq!(versions(), [6]);
-        let read = Transaction::new().read(ReadOp::VersionedKey { key: key("first") });
+        let read = Transaction::new().read(ReadOp::versioned_key(key("first")));
         let found = Versioned { value: "first".into(), version: 6 };
         assert_eq!(apply(&store, "a", read).answers, [Answer::VersionedValue(Some(found))]);
     }

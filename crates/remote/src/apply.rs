@@ -1,5 +1,6 @@
 //! The calls of the object service: transactions and listings.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -28,12 +29,17 @@ pub(crate) struct Apply {
 
 impl Request for Apply {
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+        let transaction = match self.writer.has(request::APPEND) {
+            Some(true) => Cow::Borrowed(&self.transaction),
+            Some(false) if request::needs_append(&self.transaction) => return Err(no_appends()),
+            _ => request::without_hints(&self.transaction),
+        };
         let written = match &self.stamp {
             Some(Stamp { sequence, .. }) => {
                 let attempt = Attempt { sequence: *sequence, since: self.since };
-                once::put_apply_once(outbox, id, &attempt, &self.object, &self.transaction)
+                once::put_apply_once(outbox, id, &attempt, &self.object, &transaction)
             }
-            None => request::put_apply(outbox, id, &self.object, &self.transaction),
+            None => request::put_apply(outbox, id, &self.object, &transaction),
         };
         written.map(|_| ())
     }
@@ -59,8 +65,8 @@ impl Request for Apply {
 
 /// A transaction under way.
 pub(crate) enum ApplyCall {
-    /// A write that is to be the first on its link. It waits for the opening of the connection, from which it has its
-    /// number.
+    /// A transaction that is to be the first on its link. It waits for the opening of the connection: a write has its number
+    /// from it, and an operation that older servers do not know needs the server's features.
     Held {
         link: Arc<Link>,
         /// `None` once it is submitted.
@@ -81,11 +87,14 @@ impl ApplyCall {
     ) -> Self {
         let writes = !transaction.writes.is_empty();
         let stamp = if writes { writer.stamp() } else { None };
+        let appends = request::needs_append(&transaction);
+        let waits = writes && stamp.is_none() && writer.repeats() || appends;
+        if appends && writer.has(request::APPEND) == Some(false) {
+            // It fails without being sent, so by itself it would never find out that the server has been updated.
+            link.ask();
+        }
         let request = Apply { object, transaction, writer, stamp, since: None, repeat_timeout };
-        if writes
-            && stamp.is_none()
-            && let Some(failures) = request.writer.is_unopened()
-        {
+        if waits && let Some(failures) = request.writer.is_unopened() {
             link.ask();
             return Self::Held { link, request: Some(request), failures };
         }
@@ -100,7 +109,7 @@ impl ApplyCall {
         }
     }
 
-    /// Submits a write that was held, as soon as it is known whether the connection can be opened.
+    /// Submits a transaction that was held, as soon as it is known whether the connection can be opened.
     fn poll_submitted(&mut self, context: &mut Context<'_>) -> Poll<&mut Call<Apply>> {
         if let Self::Held { link, request: held, failures } = self
             && let Some(request) = held
@@ -108,13 +117,15 @@ impl ApplyCall {
             std::task::ready!(request.writer.poll_opened(*failures, context.waker()));
             let link = link.clone();
             if let Some(mut request) = held.take() {
-                request.stamp = request.writer.stamp();
+                if !request.is_read_only() {
+                    request.stamp = request.writer.stamp();
+                }
                 *self = Self::Submitted(Call::start(link, request));
             }
         }
         match self {
             Self::Submitted(call) => Poll::Ready(call),
-            Self::Held { .. } => unreachable!("a write is held until it is submitted"),
+            Self::Held { .. } => unreachable!("a transaction is held until it is submitted"),
         }
     }
 }
@@ -130,13 +141,27 @@ impl Future for ApplyCall {
                 Ok(outcome) => outcome,
                 Err(error) => return Err(call.nonsense(error)),
             };
-            let Apply { writer, stamp, since, .. } = call.request();
+            let Apply { transaction, writer, stamp, since, .. } = call.request();
             if let (Some(stamp), Some(position)) = (stamp, position) {
                 writer.heard(stamp, position);
             }
-            result.map_err(|error| if since.is_some() { unsettled(error) } else { passing(error) })
+            result.map_err(|error| match since {
+                Some(_) => unsettled(error),
+                // It was sent before anything was known of the server, which could not read it.
+                None if writer.has(request::APPEND) == Some(false) && request::needs_append(transaction) => {
+                    no_appends()
+                }
+                None => passing(error),
+            })
         })
     }
+}
+
+/// Returns the error for a transaction that a server is too old for.
+fn no_appends() -> StoreError {
+    let text =
+        "the server is older than this client, and knows neither appends nor guards of sizes: update it";
+    StoreError::new(ErrorKind::Unsupported, text)
 }
 
 /// Returns the error for a request that a server has refused. One that is stopping may be back soon, unlike a store that was closed in

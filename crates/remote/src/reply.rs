@@ -44,6 +44,7 @@ mod code {
     pub(super) const FOUND_VALUE: u8 = 3;
     pub(super) const FOUND_FENCE: u8 = 4;
     pub(super) const FOUND_KEY_VERSION: u8 = 5;
+    pub(super) const FOUND_SIZE: u8 = 6;
 
     pub(super) const EXTENT_DATA: u8 = 0;
     pub(super) const EXTENT_HOLE: u8 = 1;
@@ -342,6 +343,10 @@ fn put_found(outbox: &mut Outbox, found: &Found) {
             outbox.u8(code::FOUND_KEY_VERSION);
             outbox.u64(*version);
         }
+        Found::Size(size) => {
+            outbox.u8(code::FOUND_SIZE);
+            outbox.u64(*size);
+        }
     }
 }
 
@@ -352,6 +357,7 @@ fn get_found(cursor: &mut Cursor<'_>) -> Result<Found, WireError> {
         code::FOUND_VALUE => Found::Value(get_value(cursor)?),
         code::FOUND_FENCE => Found::Fence(cursor.u64()?),
         code::FOUND_KEY_VERSION => Found::KeyVersion(cursor.u64()?),
+        code::FOUND_SIZE => Found::Size(cursor.u64()?),
         _ => return Err(WireError::Malformed("unknown find")),
     })
 }

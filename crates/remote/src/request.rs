@@ -3,6 +3,8 @@
 //! Every operation begins with the same four bytes: its code, an argument, and the length of the name that follows (of
 //! a fork, a key or an attribute). The bytes after the name depend on the operation; `docs/wire.md` has the diagrams.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use nacre_object::limit::{
     EXTENTS_PER_TRANSACTION_MAX, FORK_NAME_BYTES_MAX, KEY_BYTES_MAX, OBJECT_ID_BYTES_MAX, OPERATIONS_MAX,
@@ -14,6 +16,9 @@ use nacre_object::{
 use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
 use crate::kind;
+
+/// The feature bit of appends, guards of sizes, and reads of keys that announce an update.
+pub const APPEND: u64 = 2;
 
 /// The smallest size of an operation, in bytes.
 const OPERATION_BYTES: usize = 4;
@@ -29,6 +34,7 @@ mod code {
     pub(super) const GUARD_FENCE: u8 = 7;
     pub(super) const GUARD_VERSION: u8 = 8;
     pub(super) const GUARD_KEY_VERSION: u8 = 9;
+    pub(super) const GUARD_SIZE: u8 = 10;
 
     pub(super) const CHECK_PRESENT: u8 = 0;
     pub(super) const CHECK_ABSENT: u8 = 1;
@@ -72,6 +78,28 @@ mod code {
     pub(super) const WRITE_REMOVE: u8 = 11;
     pub(super) const WRITE_REPLACE_FORK: u8 = 12;
     pub(super) const WRITE_FENCE_SESSION: u8 = 13;
+    pub(super) const WRITE_APPEND: u8 = 14;
+}
+
+/// Returns whether only servers with the feature [`APPEND`] can read a transaction.
+pub(crate) fn needs_append(transaction: &Transaction) -> bool {
+    transaction.guards.iter().any(|guard| matches!(guard, Guard::Size { .. }))
+        || transaction.writes.iter().any(|write| matches!(write, WriteOp::Append { .. }))
+}
+
+/// Returns a transaction for a server without the feature [`APPEND`]: its reads of keys announce no updates.
+pub(crate) fn without_hints(transaction: &Transaction) -> Cow<'_, Transaction> {
+    let announces = |read: &ReadOp| matches!(read, ReadOp::VersionedKey { intent: Intent::Update, .. });
+    if !transaction.reads.iter().any(announces) {
+        return Cow::Borrowed(transaction);
+    }
+    let mut plain = transaction.clone();
+    for read in &mut plain.reads {
+        if let ReadOp::VersionedKey { intent, .. } = read {
+            *intent = Intent::Look;
+        }
+    }
+    Cow::Owned(plain)
 }
 
 /// Writes a request to apply a transaction, which must have passed [`Transaction::validate`]. Returns the length of its
@@ -235,6 +263,10 @@ fn put_guard(outbox: &mut Outbox, guard: &Guard) {
             put_operation(outbox, code::GUARD_KEY_VERSION, 0, key.as_bytes());
             outbox.u64(*version);
         }
+        Guard::Size { fork, size } => {
+            put_operation(outbox, code::GUARD_SIZE, 0, fork.as_bytes());
+            outbox.u64(*size);
+        }
         Guard::Fence { token } => {
             put_operation(outbox, code::GUARD_FENCE, 0, &[]);
             outbox.u64(*token);
@@ -301,7 +333,9 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
         code::GUARD_ATTRIBUTE => {
             return Ok(Guard::Attribute { name: Key::new(name)?, check: get_check(cursor, argument)? });
         }
-        code::GUARD_REGION | code::GUARD_PROPOSAL | code::GUARD_KEY_VERSION => plain(argument)?,
+        code::GUARD_REGION | code::GUARD_PROPOSAL | code::GUARD_KEY_VERSION | code::GUARD_SIZE => {
+            plain(argument)?;
+        }
         _ => bare(argument, &name)?,
     }
     Ok(match operation {
@@ -316,6 +350,7 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
         code::GUARD_FENCE => Guard::Fence { token: cursor.u64()? },
         code::GUARD_VERSION => Guard::Version { version: cursor.u64()? },
         code::GUARD_KEY_VERSION => Guard::KeyVersion { key: Key::new(name)?, version: cursor.u64()? },
+        code::GUARD_SIZE => Guard::Size { fork: Fork::new(name)?, size: cursor.u64()? },
         _ => return Err(WireError::Malformed("unknown guard")),
     })
 }
@@ -323,11 +358,7 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
 fn put_read(outbox: &mut Outbox, read: &ReadOp) {
     match read {
         ReadOp::Range { fork, range, intent } => {
-            let intent = match intent {
-                Intent::Look => code::INTENT_LOOK,
-                Intent::Update => code::INTENT_UPDATE,
-            };
-            put_operation(outbox, code::READ_RANGE, intent, fork.as_bytes());
+            put_operation(outbox, code::READ_RANGE, code_of(*intent), fork.as_bytes());
             put_range(outbox, range);
         }
         ReadOp::Extents { fork, range } => {
@@ -344,11 +375,28 @@ fn put_read(outbox: &mut Outbox, read: &ReadOp) {
         ReadOp::Keys { range, limit, values } => put_keys(outbox, code::READ_KEYS, range, *limit, *values),
         ReadOp::Attribute { name } => put_operation(outbox, code::READ_ATTRIBUTE, 0, name.as_bytes()),
         ReadOp::Attributes => put_operation(outbox, code::READ_ATTRIBUTES, 0, &[]),
-        ReadOp::VersionedKey { key } => put_operation(outbox, code::READ_VERSIONED_KEY, 0, key.as_bytes()),
+        ReadOp::VersionedKey { key, intent } => {
+            put_operation(outbox, code::READ_VERSIONED_KEY, code_of(*intent), key.as_bytes());
+        }
         ReadOp::VersionedKeys { range, limit, values } => {
             put_keys(outbox, code::READ_VERSIONED_KEYS, range, *limit, *values);
         }
         ReadOp::Fences => put_operation(outbox, code::READ_FENCES, 0, &[]),
+    }
+}
+
+fn code_of(intent: Intent) -> u8 {
+    match intent {
+        Intent::Look => code::INTENT_LOOK,
+        Intent::Update => code::INTENT_UPDATE,
+    }
+}
+
+fn intent_of(argument: u8) -> Result<Intent, WireError> {
+    match argument {
+        code::INTENT_LOOK => Ok(Intent::Look),
+        code::INTENT_UPDATE => Ok(Intent::Update),
+        _ => Err(WireError::Malformed("unknown intent of a read")),
     }
 }
 
@@ -375,11 +423,7 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<ReadOp, WireError> {
     let (operation, argument, name) = get_operation(cursor)?;
     Ok(match operation {
         code::READ_RANGE => {
-            let intent = match argument {
-                code::INTENT_LOOK => Intent::Look,
-                code::INTENT_UPDATE => Intent::Update,
-                _ => return Err(WireError::Malformed("unknown intent of a read")),
-            };
+            let intent = intent_of(argument)?;
             ReadOp::Range { fork: Fork::new(name)?, range: get_range(cursor)?, intent }
         }
         code::READ_EXTENTS => {
@@ -435,8 +479,7 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<ReadOp, WireError> {
             ReadOp::Attributes
         }
         code::READ_VERSIONED_KEY => {
-            plain(argument)?;
-            ReadOp::VersionedKey { key: Key::new(name)? }
+            ReadOp::VersionedKey { key: Key::new(name)?, intent: intent_of(argument)? }
         }
         code::READ_FENCES => {
             bare(argument, &name)?;
@@ -459,6 +502,10 @@ fn put_write(outbox: &mut Outbox, write: &WriteOp) {
             for (_, data) in extents {
                 outbox.payload(data);
             }
+        }
+        WriteOp::Append { fork, data } => {
+            put_operation(outbox, code::WRITE_APPEND, 0, fork.as_bytes());
+            put_value(outbox, data);
         }
         WriteOp::Zero { fork, range } => {
             put_operation(outbox, code::WRITE_ZERO, 0, fork.as_bytes());
@@ -515,6 +562,7 @@ fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<Writ
             *extents_so_far += count;
             WriteOp::Extents { fork, extents: get_extents(cursor, count)? }
         }
+        code::WRITE_APPEND => WriteOp::Append { fork: Fork::new(name)?, data: get_value(cursor)? },
         code::WRITE_ZERO => WriteOp::Zero { fork: Fork::new(name)?, range: get_range(cursor)? },
         code::WRITE_TRUNCATE => WriteOp::Truncate { fork: Fork::new(name)?, size: cursor.u64()? },
         code::WRITE_REMOVE_FORK => WriteOp::RemoveFork { fork: Fork::new(name)? },

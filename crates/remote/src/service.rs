@@ -289,7 +289,8 @@ impl Service for StoreService {
     }
 
     fn features(&self) -> u64 {
-        if self.store.window().is_some() { once::REPETITION } else { 0 }
+        let repetition = if self.store.window().is_some() { once::REPETITION } else { 0 };
+        repetition | request::APPEND
     }
 
     fn open(&self, peer: &Peer) -> StoreConnection {

@@ -18,8 +18,8 @@ use crate::join::{self, Answer};
 use crate::once;
 use crate::rendezvous::Rendezvous;
 use crate::roster::{self, JoinedMembers, Roster};
-use crate::watch;
 use crate::writer::Writer;
+use crate::{request, watch};
 
 /// The settings of a remote store.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl RemoteOptions {
             silence_timeout: self.silence_timeout,
             backoff_min: self.backoff_min,
             backoff_max: self.backoff_max,
-            features: once::REPETITION,
+            features: once::REPETITION | request::APPEND,
             ..Default::default()
         }
     }

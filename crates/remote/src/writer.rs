@@ -44,6 +44,8 @@ struct State {
     openings: VecDeque<(u64, Option<WindowPosition>)>,
     /// The latest opening that is remembered no more.
     forgotten: u64,
+    /// The features that both sides had on the latest connection.
+    features: Option<u64>,
     /// The number of failed attempts to connect.
     failures: u64,
     /// The waiters for the first opening.
@@ -69,8 +71,9 @@ impl Writer {
     /// Opens the writer on a new connection, if the server recognises repetitions.
     pub(crate) async fn open(&self, greeting: &mut Greeting) -> Result<(), StoreError> {
         let (id, epoch) = self.begin(std::process::id());
+        let features = greeting.features();
         let reported = match id {
-            Some(id) if greeting.features() & once::REPETITION != 0 => {
+            Some(id) if features & once::REPETITION != 0 => {
                 let frame = greeting.ask(|outbox, frame| once::put_open(outbox, frame, &id, epoch)).await?;
                 if frame.kind != kind::WRITER_OPENED {
                     return Err(nonsense("it did not open a writer"));
@@ -79,6 +82,7 @@ impl Writer {
             }
             _ => None,
         };
+        self.state.lock().features = Some(features);
         self.opened(epoch, reported);
         Ok(())
     }
@@ -123,11 +127,20 @@ impl Writer {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns the number of failed attempts to connect if no connection was opened yet, and writes are to be repeated:
-    /// a write that is sent before has no number, so it could not be repeated.
+    /// Returns the number of failed attempts to connect if no connection was opened yet.
     pub(crate) fn is_unopened(&self) -> Option<u64> {
         let state = self.state.lock();
-        (self.repeats && state.opened == 0).then_some(state.failures)
+        (state.opened == 0).then_some(state.failures)
+    }
+
+    /// Returns whether writes are to be repeated.
+    pub(crate) fn repeats(&self) -> bool {
+        self.repeats
+    }
+
+    /// Returns whether both sides had a feature on the latest connection; `None` before the first.
+    pub(crate) fn has(&self, feature: u64) -> Option<bool> {
+        self.state.lock().features.map(|features| features & feature != 0)
     }
 
     /// Polls for the first opening, or for a failure after the first `failures`.

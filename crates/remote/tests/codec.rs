@@ -140,7 +140,7 @@ fn later_samples() -> Vec<(&'static str, BytesMut)> {
     let transaction = Transaction {
         guards: vec![Guard::KeyVersion { key: key.clone(), version: 7 }],
         reads: vec![
-            ReadOp::VersionedKey { key: key.clone() },
+            ReadOp::versioned_key(key.clone()),
             ReadOp::VersionedKeys { range: KeyRange::prefix("p"), limit: 7, values: false },
             ReadOp::VersionedKeys { range, limit: 8, values: true },
             ReadOp::Fences,
@@ -155,12 +155,20 @@ fn later_samples() -> Vec<(&'static str, BytesMut)> {
         Answer::Fences(Fences { fence: 3, sessions: vec![3, 0x0400] }),
     ];
     let done = Outcome::Done(Done { version: 77, existed: true, answers });
+    let append = Transaction {
+        guards: vec![Guard::Size { fork: Fork::try_from("f").unwrap(), size: 0x0102 }],
+        reads: vec![ReadOp::VersionedKey { key: Key::new("k").unwrap(), intent: Intent::Update }],
+        writes: vec![WriteOp::Append { fork: Fork::try_from("f").unwrap(), data: "end".into() }],
+    };
+    let found_size = Outcome::Refused(Refusal { guard: 0, found: Found::Size(0x5566), version: 3 });
     let found = Found::KeyVersion(0x3344);
     let refused = Outcome::Refused(Refusal { guard: 2, found, version: 3 });
     vec![
         ("apply", bytes_of(|out| assert!(request::put_apply(out, 1, &object, &transaction).is_ok()))),
         ("done", bytes_of(|out| assert!(reply::put_outcome(out, 2, &done).is_ok()))),
         ("refused_key_version", bytes_of(|out| assert!(reply::put_outcome(out, 3, &refused).is_ok()))),
+        ("apply_append", bytes_of(|out| assert!(request::put_apply(out, 4, &object, &append).is_ok()))),
+        ("refused_size", bytes_of(|out| assert!(reply::put_outcome(out, 5, &found_size).is_ok()))),
     ]
 }
 
@@ -223,7 +231,7 @@ impl Maker {
     fn guard(&mut self) -> Guard {
         let (fork, range, version) =
             (self.fork(), self.range(), self.0.random_range(0..=limit::PROPOSAL_MAX));
-        match self.0.random_range(0..9) {
+        match self.0.random_range(0..10) {
             0 => Guard::Exists,
             1 => Guard::Absent,
             2 => Guard::Region { fork, range, version },
@@ -231,6 +239,7 @@ impl Maker {
             4 => Guard::Key { key: self.key(), check: self.check() },
             5 => Guard::Attribute { name: self.key(), check: self.check() },
             6 => Guard::Version { version: self.0.random() },
+            8 => Guard::Size { fork, size: self.0.random() },
             7 => Guard::KeyVersion { key: self.key(), version: self.0.random() },
             _ => Guard::Fence { token: self.0.random() },
         }
@@ -250,7 +259,10 @@ impl Maker {
             4 => ReadOp::Key { key: self.key() },
             5 => ReadOp::Keys { range: self.key_range(), limit, values: self.0.random() },
             6 => ReadOp::Attribute { name: self.key() },
-            7 => ReadOp::VersionedKey { key: self.key() },
+            7 => ReadOp::VersionedKey {
+                key: self.key(),
+                intent: if self.0.random() { Intent::Look } else { Intent::Update },
+            },
             8 => ReadOp::VersionedKeys { range: self.key_range(), limit, values: self.0.random() },
             9 => ReadOp::Fences,
             _ => ReadOp::Attributes,
@@ -268,7 +280,7 @@ impl Maker {
 
     fn write(&mut self) -> WriteOp {
         let fork = self.fork();
-        match self.0.random_range(0..13) {
+        match self.0.random_range(0..14) {
             0 => WriteOp::Create,
             1 => {
                 let count = self.0.random_range(0..5);
@@ -283,6 +295,7 @@ impl Maker {
             7 => WriteOp::SetAttribute { name: self.key(), value: self.blob(0, 20_000) },
             8 => WriteOp::RemoveAttribute { name: self.key() },
             9 => WriteOp::RaiseFence { token: self.0.random() },
+            12 => WriteOp::Append { fork, data: self.blob(0, 40_000) },
             11 => WriteOp::FenceSession { session: self.0.random() },
             10 => {
                 let from = Fork::new([fork.as_bytes(), b"x"].concat()).unwrap_or_default();
@@ -363,6 +376,7 @@ impl Maker {
             2 => Found::Value(self.value()),
             3 => Found::Fence(self.0.random()),
             4 => Found::KeyVersion(self.0.random()),
+            5 => Found::Size(self.0.random()),
             _ => {
                 let answers = (0..self.0.random_range(0..5)).map(|_| self.answer()).collect();
                 return Outcome::Done(Done { version, existed: self.0.random(), answers });

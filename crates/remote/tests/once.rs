@@ -4,14 +4,14 @@ mod support;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use nacre_logstore::LogStore;
 use nacre_object::testkit::{MemoryStore, block_on};
 use nacre_object::*;
-use nacre_remote::{RemoteOptions, RemoteStore, kind, once};
+use nacre_remote::{RemoteOptions, RemoteStore, kind, once, request};
 use nacre_rpc::{Address, MessageKind, ServerLimits, control};
 use support::*;
 
@@ -196,6 +196,127 @@ fn the_first_write_of_a_client_is_repeated_too() {
     let outcome = block_on(remote.apply(&"o".parse().unwrap(), append(0, 0))).unwrap();
     assert!(matches!(outcome, Outcome::Done(done) if done.version == 1));
     assert!(lost.load(Ordering::SeqCst), "the reply to the first attempt was not lost");
+}
+
+#[test]
+fn an_append_whose_reply_is_lost_is_made_once_and_says_where() {
+    let store = Arc::new(LogStore::memory(Default::default()));
+    let id: ObjectId = "o".parse().unwrap();
+    block_on(store.apply(&id, Transaction::new().append(Fork::DEFAULT, "before"))).unwrap();
+    let server = serve_store(store.clone(), ServerLimits::default(), None);
+    let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+    let (relay, lost) = relay_that_loses_a_reply(upstream);
+    let remote = RemoteStore::new(&[relay], options()).unwrap();
+    let size = || ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::new(0, 0) };
+    let append = Transaction::new().read(size()).append(Fork::DEFAULT, "entry");
+    let sizes = |outcome: Outcome| match outcome {
+        Outcome::Done(Done { version, answers, .. }) => match &answers[..] {
+            [Answer::Range(read)] => (version, read.size),
+            answers => panic!("{answers:?}"),
+        },
+        refused => panic!("{refused:?}"),
+    };
+    assert_eq!(sizes(block_on(remote.apply(&id, append)).unwrap()), (2, 6));
+    assert!(lost.load(Ordering::SeqCst), "the reply to the first attempt was not lost");
+    assert_eq!(sizes(block_on(store.apply(&id, Transaction::new().read(size()))).unwrap()), (2, 11));
+}
+
+/// A relay to a server that seems to have no appends until it is said to be updated, which breaks its connections; it keeps
+/// what clients send.
+fn relay_without_appends(upstream: String, updated: Arc<AtomicBool>) -> (Address, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let kept = sent.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (kept, updated) = (kept.clone(), updated.clone());
+            let (client, server) = (stream.unwrap(), TcpStream::connect(&upstream).unwrap());
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let mut buffer = [0; 1000];
+                while let Ok(count @ 1..) = from.read(&mut buffer) {
+                    kept.lock().unwrap().extend_from_slice(&buffer[..count]);
+                    if to.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+            });
+            let (mut from, mut to) = (server, client);
+            let is_old = !updated.load(Ordering::SeqCst);
+            from.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+            std::thread::spawn(move || {
+                let mut buffer = [0; 1000];
+                while !is_old || !updated.load(Ordering::SeqCst) {
+                    let count = match from.read(&mut buffer) {
+                        Ok(count @ 1..) => count,
+                        // Nothing came for a while.
+                        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+                        _ => break,
+                    };
+                    // The server sends it by itself, because the client waits for it.
+                    let MessageKind { service, code } = MessageKind::BEGUN;
+                    if is_old && count > 16 && buffer[4..6] == [service, code] {
+                        buffer[16] &= !(request::APPEND as u8);
+                    }
+                    if to.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+                let _ = from.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (address, sent)
+}
+
+#[test]
+fn a_client_that_only_appends_notices_that_its_server_was_updated() {
+    let store = Arc::new(LogStore::memory(Default::default()));
+    let server = serve_store(store, ServerLimits::default(), None);
+    let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+    let updated = Arc::new(AtomicBool::new(false));
+    let (relay, _) = relay_without_appends(upstream, updated.clone());
+    let remote = RemoteStore::new(&[relay], options()).unwrap();
+    let id: ObjectId = "o".parse().unwrap();
+    let append = || block_on(remote.apply(&id, Transaction::new().append(Fork::DEFAULT, "x")));
+    assert_eq!(append().unwrap_err().kind, ErrorKind::Unsupported);
+    updated.store(true, Ordering::SeqCst);
+    let end = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = append() {
+        assert!(Instant::now() < end, "{error}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_server_without_appends_is_sent_nothing_that_it_cannot_read() {
+    for repeat_timeout in [Duration::ZERO, Duration::from_secs(10)] {
+        let store = Arc::new(LogStore::memory(Default::default()));
+        let server = serve_store(store.clone(), ServerLimits::default(), None);
+        let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+        let (relay, sent) = relay_without_appends(upstream, Arc::default());
+        let remote = RemoteStore::new(&[relay], RemoteOptions { repeat_timeout, ..options() }).unwrap();
+        let id: ObjectId = "o".parse().unwrap();
+        for transaction in [
+            Transaction::new().append(Fork::DEFAULT, "x"),
+            Transaction::new().if_size(Fork::DEFAULT, 0).write(Fork::DEFAULT, 0, "x"),
+            Transaction::new().if_size(Fork::DEFAULT, 0),
+        ] {
+            let error = block_on(remote.apply(&id, transaction)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
+            assert!(error.message.contains("update it"), "{error}");
+        }
+        assert!(block_on(store.list(None, 1)).unwrap().is_empty());
+        // That a key is read in order to be updated is a hint, which is left out.
+        let read = ReadOp::VersionedKey { key: Key::new("hint").unwrap(), intent: Intent::Update };
+        assert!(block_on(remote.apply(&id, Transaction::new().read(read))).is_ok());
+        let sent = sent.lock().unwrap();
+        let has = |bytes: &[u8]| sent.windows(bytes.len()).any(|window| window == bytes);
+        assert!(has(b"\x09\0\x04\0hint") && !has(b"\x09\x01\x04\0hint"));
+    }
 }
 
 /// A relay that loses the reply after the flag is set, with the connection, and is silent on all connections after it.

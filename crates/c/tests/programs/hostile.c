@@ -132,6 +132,25 @@ int main(int count, char **arguments) {
     EXPECT(NACRE_OK, nacre_object_remove(fork));
     EXPECT(NACRE_OK, nacre_object_close(fork));
 
+    /* Appends, and guards of sizes. */
+    EXPECT(NACRE_OK, nacre_object_open(store, "journal", NACRE_STRING, &fork));
+    EXPECT(NACRE_OK, nacre_object_append(fork, "one", 3, NULL, NULL));
+    EXPECT(NACRE_OK, nacre_object_append(fork, "two", 3, &number, &version));
+    if (number != 3 || version != 2) failed = 1;
+    EXPECT(NACRE_INVALID, nacre_object_append(fork, NULL, 1, &number, NULL));
+    EXPECT(NACRE_INVALID, nacre_object_append(fork, "x", (size_t)17 << 20, &number, NULL));
+    EXPECT(NACRE_OK, nacre_transaction_new(&transaction));
+    EXPECT(NACRE_OK, nacre_transaction_if_size(transaction, NULL, 0, 6));
+    EXPECT(NACRE_OK, nacre_transaction_append(transaction, NULL, 0, "!", 1));
+    EXPECT(NACRE_OK, nacre_transaction_apply(transaction, fork, NULL));
+    EXPECT(NACRE_REFUSED, nacre_transaction_apply(transaction, fork, &result));
+    EXPECT(NACRE_OK, nacre_result_refusal(result, &refusal));
+    if (refusal.found != NACRE_FOUND_SIZE || refusal.number != 7) failed = 1;
+    EXPECT(NACRE_OK, nacre_result_close(result));
+    EXPECT(NACRE_OK, nacre_transaction_close(transaction));
+    EXPECT(NACRE_OK, nacre_object_remove(fork));
+    EXPECT(NACRE_OK, nacre_object_close(fork));
+
     /* Keys and attributes. */
     EXPECT(NACRE_ABSENT, nacre_object_key_get(object, "k", 1, buffer, sizeof buffer, &length, &version));
     EXPECT(NACRE_OK, nacre_object_key_set(object, "k\0\xfe", 3, "value", 5, &version));

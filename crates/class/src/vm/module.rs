@@ -169,7 +169,7 @@ fn remove_fork(stack: &Stack<'_>) -> Result<c_int, Raise> {
 
 fn get(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
-    let found = stack.operate(|call| match call.ask(ReadOp::VersionedKey { key: call::key(key)? })? {
+    let found = stack.operate(|call| match call.ask(ReadOp::versioned_key(call::key(key)?))? {
         Answer::VersionedValue(value) => Ok(value.clone()),
         _ => Err(errno::EIO.into()),
     })?;

@@ -40,14 +40,15 @@ const FORMAT: &str = r#"Transactions:
 
   guards  "exists", "absent", {"version": N}, {"region": RANGE and "version"}, {"proposal": RANGE and "version"},
           {"key": {"key": K, "check": CHECK}}, {"attribute": {"name": K, "check": CHECK}},
-          {"key_version": {"key": K, "version": N}}, {"fence": SESSION}
+          {"key_version": {"key": K, "version": N}}, {"size": {"fork", "size"}}, {"fence": SESSION}
   CHECK   "present", "absent", or {"equal": V}, and likewise "not_equal", "less", "less_or_equal", "greater", "greater_or_equal"
   reads   {"range": RANGE}, {"extents": RANGE}, "stat", {"forks": {"after", "limit"}}, {"key": K}, {"versioned_key": K},
           {"keys": {"after", "before", "prefix", "limit", "values"}}, "versioned_keys" likewise, {"attribute": K},
           "attributes", "fences"
-  writes  "create", {"write": {"fork", "offset", "data": V}}, {"zero": RANGE}, {"truncate": {"fork", "size"}},
-          {"remove_fork": F}, {"replace_fork": {"fork", "from"}}, {"set_key": {"key", "value"}}, {"remove_key": K},
-          {"set_attribute": {"name", "value"}}, {"remove_attribute": K}, {"raise_fence": N}, {"fence_session": N}, "remove"
+  writes  "create", {"write": {"fork", "offset", "data": V}}, {"append": {"fork", "data": V}}, {"zero": RANGE},
+          {"truncate": {"fork", "size"}}, {"remove_fork": F}, {"replace_fork": {"fork", "from"}}, {"set_key": {"key", "value"}},
+          {"remove_key": K}, {"set_attribute": {"name", "value"}}, {"remove_attribute": K}, {"raise_fence": N}, {"fence_session": N},
+          "remove"
   RANGE   {"fork": F, "offset": N, "length": N}: defaults are the default fork, 0 and the rest
   outcome {"object", "done": true, "version", "existed", "answers": one for each read}, or {"object", "done": false, "guard": which one, from 0,
           "found": the current state, "object_version"}. Bytes that are not text are in "data_base64" or "value_base64". If an answer
@@ -71,7 +72,7 @@ async fn missing_source(
     };
     for write in &transaction.writes {
         match write {
-            WriteOp::Extents { fork, .. } | WriteOp::Truncate { fork, .. } => {
+            WriteOp::Extents { fork, .. } | WriteOp::Append { fork, .. } | WriteOp::Truncate { fork, .. } => {
                 forks.insert(fork.clone());
             }
             WriteOp::RemoveFork { fork } => drop(forks.remove(fork)),
@@ -184,6 +185,7 @@ fn refused(object: &ObjectId, refusal: Refusal) -> Value {
         Found::Value(Some(value)) => output::put_bytes(&mut found, "value", &value),
         Found::Fence(fence) => _ = found.insert("fence".into(), fence.into()),
         Found::KeyVersion(version) => _ = found.insert("version".into(), version.into()),
+        Found::Size(size) => _ = found.insert("size".into(), size.into()),
     }
     let (guard, version) = (refusal.guard, refusal.version);
     json!({ "object": object.to_string(), "done": false, "guard": guard, "found": found, "object_version": version })

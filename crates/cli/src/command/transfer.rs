@@ -118,14 +118,6 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
         )));
     };
     let bytes = stored?;
-    // Somebody else may have made it a stream since: the bytes are in its head then, where nobody looks for them.
-    if whole && !striped && matches!(stream.stat().await, Ok(Some(_))) {
-        return Err(Failure::Failed(format!(
-            "object \"{}\" became a stream while its content was stored: \"nacre get\" fetches the stream, and not these bytes; put \
-             them again",
-            object.id()
-        )));
-    }
     match session.json {
         true => output::line(&json!({ "object": object.id().to_string(), "bytes": bytes }).to_string())?,
         false => output::line(&format!("{} stored in \"{}\"", quantity::count(bytes, "byte"), object.id()))?,

@@ -1,10 +1,12 @@
-//! `nacre write`: writes bytes at an offset, atomically, on a condition if one is given.
+//! `nacre write`: writes bytes at an offset or at the end, atomically, on a condition if one is given.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use nacre::{ByteRange, Fork, Found, Guard, Object, ObjectId, Outcome, Refusal, Transaction, limit};
+use nacre::{
+    Answer, ByteRange, Fork, Found, Guard, Object, ObjectId, Outcome, ReadOp, Refusal, Transaction, limit,
+};
 use nacre_quantity::Escaped;
 use serde_json::{Map, json};
 
@@ -31,6 +33,9 @@ pub struct Args {
     /// Offset to write at
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = quantity::parse_size)]
     offset: u64,
+    /// Write at the end, wherever that is, and print the offset too
+    #[arg(long, conflicts_with_all = ["offset", "if_version", "propose", "guard_range"])]
+    append: bool,
     #[command(flatten)]
     fork: ForkArgs,
     /// Only if nothing in the range is newer than this version
@@ -72,10 +77,13 @@ pub async fn run(session: &Context, mut args: Args) -> Result<(), Failure> {
     let transaction = transaction(&args, object.fork_name(), data);
     match session::apply(&object, transaction, "write to").await? {
         Outcome::Done(done) => {
-            match session.json {
-                true => output::line(&json!({ "done": true, "version": done.version }).to_string())?,
-                false => output::line(&done.version.to_string())?,
+            let mut json = json!({ "done": true, "version": done.version });
+            let mut line = done.version.to_string();
+            if let [Answer::Range(before)] = &done.answers[..] {
+                json["offset"] = before.size.into();
+                line = format!("{line} at {}", before.size);
             }
+            output::line(&if session.json { json.to_string() } else { line })?;
             Ok(())
         }
         Outcome::Refused(refusal) => Err(refused(&object, &args, refusal)),
@@ -93,6 +101,10 @@ fn transaction(args: &Args, fork: &Fork, data: Bytes) -> Transaction {
     }
     if let Some(version) = args.propose {
         transaction = transaction.guard(Guard::Proposal { fork: fork.clone(), range, version });
+    }
+    if args.append {
+        let size = ReadOp::Extents { fork: fork.clone(), range: ByteRange::new(0, 0) };
+        return transaction.read(size).append(fork.clone(), data);
     }
     transaction.write(fork.clone(), args.offset, data)
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
 use crate::watch::{Notified, Watch, WatchOptions};
 use crate::{
-    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp,
+    Answer, ByteRange, Fork, Found, Guard, Intent, Key, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp,
     Reply, StoreError, Transaction, WindowPosition,
 };
 
@@ -44,9 +44,9 @@ impl Default for PaceOptions {
 /// Counts over all regions, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PaceTotals {
-    /// Conditional writes.
+    /// Conditional writes of regions.
     pub attempts: u64,
-    /// Conditional writes that were refused because of a region's version.
+    /// Those that were refused because of the region's version.
     pub failures: u64,
     /// Requests that had to wait for their turn.
     pub waited: u64,
@@ -122,35 +122,34 @@ struct Waiting {
     waker: Option<Waker>,
 }
 
-/// A region of a conditional write, or of a read that announces one.
-struct Region {
-    object: ObjectId,
-    fork: Fork,
-    range: ByteRange,
-    /// The index of the transaction's guard that names the region; its kind and version follow.
-    index: usize,
-    is_proposal: bool,
-    version: u64,
+/// The part of an object that a conditional write changes.
+#[derive(Hash)]
+enum Part<'a> {
+    Region(&'a Fork, ByteRange),
+    Key(&'a Key),
 }
 
-impl Region {
-    fn hash(&self, hasher: &RandomState) -> RegionHash {
-        hasher.hash_one((&self.object, &self.fork, self.range))
-    }
+/// The condition of a conditional write.
+struct Conditional {
+    object: ObjectId,
+    /// The index of the guard in the transaction.
+    index: usize,
+    /// A guard of a region, a proposal, or a key's version.
+    guard: Guard,
+}
 
-    /// Returns the guard that failed.
-    fn guard(&self) -> Guard {
-        let (fork, range, version) = (self.fork.clone(), self.range, self.version);
-        if self.is_proposal {
-            Guard::Proposal { fork, range, version }
-        } else {
-            Guard::Region { fork, range, version }
-        }
+impl Conditional {
+    fn hash(&self, hasher: &RandomState) -> RegionHash {
+        hasher.hash_one((&self.object, part_of(&self.guard)))
     }
 
     /// Returns the version that the writer had read. A proposal is that version plus one.
     fn version_read(&self) -> u64 {
-        if self.is_proposal { self.version.saturating_sub(1) } else { self.version }
+        match &self.guard {
+            Guard::Proposal { version, .. } => version.saturating_sub(1),
+            Guard::Region { version, .. } | Guard::KeyVersion { version, .. } => *version,
+            _ => 0,
+        }
     }
 }
 
@@ -245,38 +244,43 @@ impl<S: ObjectStore> ObjectStore for Paced<S> {
     }
 }
 
-/// Returns the first range that a transaction reads in order to update it.
-fn announced(transaction: &Transaction) -> Option<(&Fork, ByteRange)> {
+/// Returns the first range or key that a transaction reads in order to update it.
+fn announced(transaction: &Transaction) -> Option<Part<'_>> {
     transaction.reads.iter().find_map(|read| match read {
-        ReadOp::Range { fork, range, intent: Intent::Update } => Some((fork, *range)),
+        ReadOp::Range { fork, range, intent: Intent::Update } => Some(Part::Region(fork, *range)),
+        ReadOp::VersionedKey { key, intent: Intent::Update } => Some(Part::Key(key)),
         _ => None,
     })
 }
 
-/// Returns the first region that a transaction's writes are conditional on.
-fn conditional(object: &ObjectId, transaction: &Transaction) -> Option<Region> {
-    transaction.guards.iter().enumerate().find_map(|(index, guard)| match guard {
-        Guard::Region { fork, range, version } | Guard::Proposal { fork, range, version } => Some(Region {
-            object: object.clone(),
-            fork: fork.clone(),
-            range: *range,
-            index,
-            is_proposal: matches!(guard, Guard::Proposal { .. }),
-            version: *version,
-        }),
+/// Returns the part that a guard is about, if it is one of a conditional write.
+fn part_of(guard: &Guard) -> Option<Part<'_>> {
+    match guard {
+        Guard::Region { fork, range, .. } | Guard::Proposal { fork, range, .. } => {
+            Some(Part::Region(fork, *range))
+        }
+        Guard::KeyVersion { key, .. } => Some(Part::Key(key)),
         _ => None,
-    })
+    }
 }
 
-/// Returns the region version that the holder of a turn is given.
+/// Returns the first region or key that a transaction's writes are conditional on.
+fn conditional(object: &ObjectId, transaction: &Transaction) -> Option<Conditional> {
+    let index = transaction.guards.iter().position(|guard| part_of(guard).is_some())?;
+    Some(Conditional { object: object.clone(), index, guard: transaction.guards[index].clone() })
+}
+
+/// Returns the version that the holder of a turn is given.
 fn version_of(result: &Result<Outcome, StoreError>) -> Option<u64> {
     match result {
         Ok(Outcome::Done(done)) => done.answers.iter().find_map(|answer| match answer {
             Answer::Range(range) => Some(range.version),
+            Answer::VersionedValue(found) => Some(found.as_ref().map_or(0, |found| found.version)),
             _ => None,
         }),
         Ok(Outcome::Refused(refusal)) => match &refusal.found {
             Found::Region(range) => Some(range.version),
+            Found::KeyVersion(version) => Some(*version),
             _ => None,
         },
         Err(_) => None,
@@ -297,8 +301,8 @@ impl<S: ObjectStore> Shared<S> {
     ) -> Reply<Outcome> {
         if transaction.writes.is_empty() {
             let attentive = self.options.pacing && self.turns.attentive.load(Ordering::Acquire);
-            if attentive && let Some((fork, range)) = announced(&transaction) {
-                let hash = self.hasher.hash_one((object, fork, range));
+            if attentive && let Some(part) = announced(&transaction) {
+                let hash = self.hasher.hash_one((object, Some(part)));
                 return self.read(hash, object, transaction);
             }
             return self.store.apply(object, transaction);
@@ -306,16 +310,16 @@ impl<S: ObjectStore> Shared<S> {
         if !self.options.pacing && !self.options.statistics {
             return self.write(object, transaction, once);
         }
-        let Some(region) = conditional(object, &transaction) else {
+        let Some(condition) = conditional(object, &transaction) else {
             return self.write(object, transaction, once);
         };
         match self.write(object, transaction, once) {
-            Reply::Ready(Some(result)) => self.evaluate(region, result),
+            Reply::Ready(Some(result)) => self.evaluate(condition, result),
             reply => {
                 let shared = self.clone();
                 Reply::pending(async move {
                     let result = reply.await;
-                    shared.evaluate(region, result).await
+                    shared.evaluate(condition, result).await
                 })
             }
         }
@@ -366,33 +370,39 @@ impl<S: ObjectStore> Shared<S> {
     }
 
     /// Handles the outcome of a conditional write.
-    fn evaluate(self: &Arc<Self>, region: Region, result: Result<Outcome, StoreError>) -> Reply<Outcome> {
+    fn evaluate(self: &Arc<Self>, write: Conditional, result: Result<Outcome, StoreError>) -> Reply<Outcome> {
         let succeeded = match &result {
             Ok(Outcome::Done(_)) => true,
-            Ok(Outcome::Refused(refusal)) if refusal.guard == region.index => false,
+            Ok(Outcome::Refused(refusal)) if refusal.guard == write.index => false,
             // Something else stood in the way, which says nothing about the region.
             _ => return Reply::ready(result),
         };
-        self.attempts.fetch_add(1, Ordering::Relaxed);
-        if !succeeded {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
-        if self.options.statistics {
-            let hash = region.hash(&self.hasher);
-            self.statistics().attempt(hash, &region.object, &region.fork, region.range, succeeded);
+        if let Some(Part::Region(fork, range)) = part_of(&write.guard) {
+            self.attempts.fetch_add(1, Ordering::Relaxed);
+            if !succeeded {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+            }
+            if self.options.statistics {
+                let hash = write.hash(&self.hasher);
+                self.statistics().attempt(hash, &write.object, fork, range, succeeded);
+            }
         }
         if !self.options.pacing {
             return Reply::ready(result);
         }
         if succeeded {
             if self.turns.attentive.load(Ordering::Acquire) {
-                let hash = region.hash(&self.hasher);
+                let hash = write.hash(&self.hasher);
                 self.turns.event(|pacer, now, granted| pacer.succeeded(hash, now, granted));
             }
             return Reply::ready(result);
         }
-        let hash = region.hash(&self.hasher);
-        let version = region.version_read();
+        let hash = write.hash(&self.hasher);
+        let version = write.version_read();
+        if matches!(write.guard, Guard::KeyVersion { .. }) {
+            self.turns.event(|pacer, now, granted| pacer.failed(hash, version, now, granted));
+            return Reply::ready(result);
+        }
         match self.turns.event(|pacer, now, granted| pacer.refused(hash, version, now, granted)) {
             Admission::Free => Reply::ready(result),
             Admission::Turn(holder) => {
@@ -406,12 +416,12 @@ impl<S: ObjectStore> Shared<S> {
                 Reply::pending(async move {
                     wait.await;
                     // The same guard fails again, for versions only grow; but it shows what stands there now.
-                    let again = Transaction::new().guard(region.guard());
-                    let mut again = shared.store.apply(&region.object, again).await;
+                    let again = Transaction::new().guard(write.guard);
+                    let mut again = shared.store.apply(&write.object, again).await;
                     shared.turns.give(hash, waiter, &again);
                     match &mut again {
                         Ok(Outcome::Refused(refusal)) => {
-                            refusal.guard = region.index;
+                            refusal.guard = write.index;
                             again
                         }
                         _ => result,

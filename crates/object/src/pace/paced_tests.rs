@@ -6,7 +6,7 @@ use std::task::Wake;
 
 use super::*;
 use crate::testkit::{MemoryStore, block_on, conformance};
-use crate::{Done, Refusal};
+use crate::{Done, Refusal, WriteOp};
 
 const RANGE: ByteRange = ByteRange::new(0, 8);
 
@@ -99,6 +99,48 @@ fn patient() -> PaceOptions {
         limits: PacerLimits { turn_min: hour, turn_max: hour, ..Default::default() },
         ..Default::default()
     }
+}
+
+#[test]
+fn updates_of_a_key_take_turns() {
+    let store = Paced::new(MemoryStore::new(), patient());
+    let key: Key = "count".try_into().unwrap();
+    let set = |version: u64| {
+        let guard = Guard::KeyVersion { key: key.clone(), version };
+        let write = WriteOp::SetKey { key: key.clone(), value: version.to_le_bytes().to_vec().into() };
+        store.apply(&object(), Transaction::new().guard(guard).change(write))
+    };
+    let read = || {
+        let read = ReadOp::VersionedKey { key: key.clone(), intent: Intent::Update };
+        store.apply(&object(), Transaction::new().read(read))
+    };
+    let version = |outcome: Outcome| match outcome {
+        Outcome::Done(done) => match &done.answers[..] {
+            [Answer::VersionedValue(Some(found))] => found.version,
+            answers => panic!("{answers:?}"),
+        },
+        outcome => panic!("{outcome:?}"),
+    };
+    assert!(matches!(block_on(set(0)).unwrap(), Outcome::Done(_)));
+    for _ in 0..PacerLimits::default().failures_min {
+        assert_eq!(store.totals().tracked, 0);
+        // A refusal never waits.
+        assert!(matches!(set(0), Reply::Ready(Some(Ok(Outcome::Refused(_))))));
+    }
+    assert_eq!(store.totals().tracked, 1);
+    let first = read();
+    assert!(matches!(first, Reply::Ready(_)), "the first one has the turn");
+    let (second, third) = (read(), read());
+    assert_eq!(store.totals().waiting, 2);
+    assert!(matches!(block_on(set(version(block_on(first).unwrap()))).unwrap(), Outcome::Done(_)));
+    // Each finds what the one before it has written, so no attempt is in vain.
+    let second = version(block_on(second).unwrap());
+    assert_eq!((second, store.totals().waiting), (2, 1));
+    assert!(matches!(block_on(set(second)).unwrap(), Outcome::Done(_)));
+    assert_eq!(version(block_on(third).unwrap()), 3);
+    assert!(matches!(set(0), Reply::Ready(Some(Ok(Outcome::Refused(_))))), "also while it is another's turn");
+    let look = Transaction::new().read(ReadOp::versioned_key(key.clone()));
+    assert!(matches!(store.apply(&object(), look), Reply::Ready(_)), "and looking waits for nobody");
 }
 
 #[test]

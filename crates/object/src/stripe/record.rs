@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Layout;
 use crate::limit::OFFSET_MAX;
-use crate::{ErrorKind, ObjectId, StoreError};
+use crate::{Check, ErrorKind, Found, Guard, Key, ObjectId, StoreError};
 
 /// The attribute of the head that holds the record.
 pub const RECORD: &str = "nacre.stream";
@@ -59,6 +59,49 @@ pub struct Record {
     pub layout: Layout,
     /// All contents that have objects, or may have.
     pub contents: Vec<Content>,
+}
+
+/// The condition that an object is no stream: it has no record, or one that says that there is no stream yet.
+#[derive(Clone, Debug)]
+pub struct NoStream {
+    name: Key,
+    /// The record as it was last found.
+    record: Option<Bytes>,
+}
+
+impl NoStream {
+    /// Creates the condition for an object of which no record is known.
+    ///
+    /// # Errors
+    /// Those of a name of an attribute, which this one does not have.
+    pub fn new() -> Result<NoStream, StoreError> {
+        Ok(NoStream { name: Key::try_from(RECORD)?, record: None })
+    }
+
+    /// Returns the guard for the next attempt at a transaction.
+    pub fn guard(&self) -> Guard {
+        let check = self.record.clone().map_or(Check::Absent, Check::Equal);
+        Guard::Attribute { name: self.name.clone(), check }
+    }
+
+    /// Handles a refusal by the guard. The transaction is to be tried again with the next one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the object is a stream.
+    pub fn refused(&mut self, found: Found) -> Result<(), StoreError> {
+        self.record = match found {
+            Found::Value(record) => record,
+            _ => None,
+        };
+        match self.record.as_deref().map(Record::decode) {
+            None | Some(Some(Record { created: false, .. })) => Ok(()),
+            // A record that cannot be read may be that of a newer version.
+            Some(_) => {
+                let text = "it is a stream, and stays as it is: store the content as a stream, or remove the stream first";
+                Err(StoreError::new(ErrorKind::Invalid, text))
+            }
+        }
+    }
 }
 
 /// The format without `dense` and `owner`. Records to which these say nothing are written in it still.

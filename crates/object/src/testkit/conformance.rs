@@ -16,6 +16,7 @@
 //! Stores may be shared: all object ids begin with the namespace that the caller gives, which must be one that was
 //! never used in this store before. Objects are left behind.
 
+mod append;
 mod bytes;
 mod concurrency;
 mod connections;
@@ -51,6 +52,7 @@ pub const CASES: &[&[Case]] = &[
     guards::CASES,
     fences::CASES,
     bytes::CASES,
+    append::CASES,
     keys::CASES,
     key_versions::CASES,
     limits::CASES,

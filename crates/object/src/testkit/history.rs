@@ -63,6 +63,9 @@ pub struct Shape {
     /// True if keys are guarded by their versions and read with them, and sessions are fenced. Without that, histories
     /// are those that seeds gave before there was any of it.
     pub key_versions_and_sessions: bool,
+    /// True if forks are appended to and guarded by their sizes. Without that, histories are those that seeds gave before
+    /// there was any of it.
+    pub appends: bool,
 }
 
 impl Default for Shape {
@@ -86,6 +89,7 @@ impl Default for Shape {
             replace_percent: 5,
             version_guards: true,
             key_versions_and_sessions: true,
+            appends: true,
         }
     }
 }
@@ -197,6 +201,15 @@ impl Generator {
                 transaction.writes.push(write);
             }
         }
+        // Histories have no failures: an append near the end of the offset space may have no room there.
+        let appends = transaction.writes.iter().any(|write| matches!(write, WriteOp::Append { .. }));
+        if appends && state.clone().apply(&transaction).is_err() {
+            for write in &mut transaction.writes {
+                if matches!(write, WriteOp::Append { .. }) {
+                    *write = WriteOp::Create;
+                }
+            }
+        }
         (object, transaction)
     }
 
@@ -263,6 +276,11 @@ impl Generator {
         let miss = self.percent(self.shape.miss_percent);
         if self.shape.key_versions_and_sessions && self.percent(12) {
             return self.recent_guard(state, miss);
+        }
+        if self.shape.appends && self.percent(6) {
+            let fork = self.fork();
+            let size = state.fork_size(&fork).unwrap_or(0);
+            return Guard::Size { fork, size: if miss { size + 1 } else { size } };
         }
         match self.rng.random_range(0..if self.shape.version_guards { 17 } else { 16 }) {
             0 if state.exists() != miss => Guard::Exists,
@@ -353,7 +371,7 @@ impl Generator {
         let limit = self.rng.random_range(0..6);
         if self.shape.key_versions_and_sessions && self.percent(15) {
             return match self.rng.random_range(0..3) {
-                0 => ReadOp::VersionedKey { key: self.key(self.shape.keys) },
+                0 => ReadOp::versioned_key(self.key(self.shape.keys)),
                 1 => ReadOp::VersionedKeys { range: self.key_range(), limit, values: self.percent(50) },
                 _ => ReadOp::Fences,
             };
@@ -403,6 +421,10 @@ impl Generator {
         }
         if self.shape.replace_percent > 0 && self.percent(self.shape.replace_percent) {
             return self.replacement();
+        }
+        if self.shape.appends && self.percent(8) {
+            let len = self.rng.random_range(0..=self.shape.extent_bytes_max);
+            return WriteOp::Append { fork: self.fork(), data: self.bytes(len as usize) };
         }
         match self.rng.random_range(0..24) {
             0 => WriteOp::Create,

@@ -217,6 +217,7 @@ impl ObjectState {
         let existed = self.exists;
         let answers = self.answer(&transaction.reads);
         self.check_attributes(&transaction.writes)?;
+        self.check_appends(&transaction.writes)?;
         if !transaction.writes.is_empty() {
             self.version = transaction.guards.iter().fold(self.version + 1, |stamp, guard| match guard {
                 Guard::Proposal { version, .. } => stamp.max(*version),
@@ -259,6 +260,10 @@ impl ObjectState {
                 let found = self.key_version(key);
                 (found == *version, Found::KeyVersion(found))
             }
+            Guard::Size { fork, size } => {
+                let found = self.fork_size(fork).unwrap_or(0);
+                (found == *size, Found::Size(found))
+            }
             Guard::Fence { token } => {
                 (self.fence <= *token && !self.fenced.contains(token), Found::Fence(self.fence))
             }
@@ -288,7 +293,7 @@ impl ObjectState {
                 ReadOp::Attributes => {
                     Answer::Keys(key_page(self.attributes.iter(), u32::MAX, true, first, &mut budget))
                 }
-                ReadOp::VersionedKey { key } => {
+                ReadOp::VersionedKey { key, .. } => {
                     let value = charge(self.keys.get(key), &mut budget);
                     let versioned = |value| Versioned { value, version: self.key_version(key) };
                     Answer::VersionedValue(value.map(versioned))
@@ -414,6 +419,24 @@ impl ObjectState {
         Err(StoreError::new(ErrorKind::Invalid, text))
     }
 
+    /// Refuses appends that would end past the last offset.
+    fn check_appends(&self, writes: &[WriteOp]) -> Result<(), StoreError> {
+        if !writes.iter().any(|write| matches!(write, WriteOp::Append { .. })) {
+            return Ok(());
+        }
+        let mut after = self.clone();
+        for write in writes {
+            if let WriteOp::Append { fork, data } = write {
+                let size = after.fork_size(fork).unwrap_or(0);
+                if OFFSET_MAX - size < data.len() as u64 {
+                    return Err(appended_too_far(size, data.len()));
+                }
+            }
+            after.change(write);
+        }
+        Ok(())
+    }
+
     /// Makes one change, at the object's version.
     fn change(&mut self, write: &WriteOp) {
         let stamp = self.version;
@@ -430,6 +453,10 @@ impl ObjectState {
                         fork.size = fork.size.max(end);
                     }
                 }
+            }
+            WriteOp::Append { fork, data } => {
+                let offset = self.fork_size(fork).unwrap_or(0);
+                self.change(&WriteOp::Extents { fork: fork.clone(), extents: vec![(offset, data.clone())] });
             }
             WriteOp::Zero { fork, range } => {
                 if range.len > 0 {

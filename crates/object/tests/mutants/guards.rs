@@ -36,6 +36,22 @@ fn wrong_guards() {
             }),
         ),
         (
+            "sizes are not checked",
+            guards(|guard| {
+                if matches!(guard, Guard::Size { .. }) {
+                    *guard = HOLDS
+                }
+            }),
+        ),
+        (
+            "a size is that of the default fork",
+            guards(|guard| {
+                if let Guard::Size { fork, .. } = guard {
+                    *fork = Fork::DEFAULT;
+                }
+            }),
+        ),
+        (
             "regions are widened to blocks",
             guards(|guard| {
                 if let Guard::Region { range, .. } = guard

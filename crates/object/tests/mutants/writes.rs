@@ -68,6 +68,34 @@ fn wrong_writes() {
             }),
         ),
         (
+            "an append begins at 0",
+            writes(|write| {
+                if let WriteOp::Append { fork, data } = write {
+                    *write = WriteOp::Extents { fork: fork.clone(), extents: vec![(0, data.clone())] };
+                }
+            }),
+        ),
+        (
+            "appends come before the other writes",
+            hearing(|tx| tx.writes.sort_by_key(|write| !matches!(write, WriteOp::Append { .. }))),
+        ),
+        (
+            "only the first append is made",
+            hearing(|tx| {
+                let mut first = true;
+                tx.writes
+                    .retain(|write| !matches!(write, WriteOp::Append { .. }) || std::mem::take(&mut first));
+            }),
+        ),
+        (
+            "an append of nothing does nothing",
+            writes(|write| {
+                if matches!(write, WriteOp::Append { data, .. } if data.is_empty()) {
+                    *write = WriteOp::Create;
+                }
+            }),
+        ),
+        (
             "replacing a fork does nothing",
             writes(|write| {
                 if matches!(write, WriteOp::ReplaceFork { .. }) {

@@ -61,7 +61,7 @@ impl Worker {
     pub async fn take(&self) -> Result<Option<Job>, Error> {
         loop {
             let claims = ReadOp::VersionedKeys { range: KeyRange::prefix(CLAIMS), limit: 1024, values: true };
-            let read = Transaction::new().read(ReadOp::VersionedKey { key: Key::new(CURSOR)? }).read(claims);
+            let read = Transaction::new().read(ReadOp::versioned_key(Key::new(CURSOR)?)).read(claims);
             let Outcome::Done(done) = self.store.apply(&self.group, read).await? else { continue };
             let [Answer::VersionedValue(cursor), Answer::VersionedKeys(claims)] = &done.answers[..] else {
                 return Err("the store's answer does not fit the question".into());

@@ -8,8 +8,18 @@ use nacre_quantity::unescape;
 
 use super::node::{Fields, Node, Wrong};
 
-const GUARDS: &[&str] =
-    &["exists", "absent", "region", "proposal", "key", "attribute", "version", "key_version", "fence"];
+const GUARDS: &[&str] = &[
+    "exists",
+    "absent",
+    "region",
+    "proposal",
+    "key",
+    "attribute",
+    "version",
+    "key_version",
+    "size",
+    "fence",
+];
 const CHECKS: &[&str] =
     &["present", "absent", "equal", "not_equal", "less", "less_or_equal", "greater", "greater_or_equal"];
 const READS: &[&str] = &[
@@ -28,6 +38,7 @@ const READS: &[&str] = &[
 const WRITES: &[&str] = &[
     "create",
     "write",
+    "append",
     "zero",
     "truncate",
     "remove_fork",
@@ -106,6 +117,10 @@ fn guard(node: Node) -> Result<Guard, Wrong> {
             let key = fields.required("key", named(Key::new))?;
             Ok(Guard::KeyVersion { key, version: fields.required("version", Node::number)? })
         }),
+        "size" => operation.fields(&["fork", "size"], |fields| {
+            let fork = fields.optional("fork", named(Fork::new))?.unwrap_or_default();
+            Ok(Guard::Size { fork, size: fields.required("size", Node::number)? })
+        }),
         "fence" => Ok(Guard::Fence { token: operation.with(Node::number)? }),
         _ => Err(operation.unknown(GUARDS)),
     }
@@ -149,7 +164,7 @@ fn read(node: Node) -> Result<ReadOp, Wrong> {
         }),
         "attribute" => Ok(ReadOp::Attribute { name: operation.with(named(Key::new))? }),
         "attributes" => operation.alone(ReadOp::Attributes),
-        "versioned_key" => Ok(ReadOp::VersionedKey { key: operation.with(named(Key::new))? }),
+        "versioned_key" => Ok(ReadOp::versioned_key(operation.with(named(Key::new))?)),
         "versioned_keys" => operation.fields(KEYS, |fields| {
             let (range, limit, values) = keys(fields)?;
             Ok(ReadOp::VersionedKeys { range, limit, values })
@@ -167,6 +182,10 @@ fn write(node: Node) -> Result<WriteOp, Wrong> {
             let fork = fields.optional("fork", own_fork)?.unwrap_or_default();
             let offset = fields.optional("offset", Node::number)?.unwrap_or(0);
             Ok(WriteOp::Extents { fork, extents: vec![(offset, fields.required("data", Node::data)?)] })
+        }),
+        "append" => operation.fields(&["fork", "data"], |fields| {
+            let fork = fields.optional("fork", own_fork)?.unwrap_or_default();
+            Ok(WriteOp::Append { fork, data: fields.required("data", Node::data)? })
         }),
         "zero" => operation.fields(RANGE, |fields| {
             let (fork, range) = range(fields, own_fork)?;
@@ -325,7 +344,7 @@ mod tests {
                 "guards",
                 "\"exist\"",
                 "guards[0] is \"exist\", which is none of \"exists\", \"absent\", \"region\", \"proposal\", \"key\", \"attribute\", \
-                 \"version\", \"key_version\", \"fence\" (line 3)",
+                 \"version\", \"key_version\", \"size\", \"fence\" (line 3)",
             ),
             (
                 "guards",

@@ -52,6 +52,8 @@ fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
         Guard::Version { version: 1 },
         Guard::KeyVersion { key: key("k"), version: 1 },
         Guard::KeyVersion { key: key("none"), version: 0 },
+        Guard::Size { fork: D, size: 4 },
+        Guard::Size { fork: fork("none"), size: 0 },
         Guard::Fence { token: 5 },
     ];
     let region =
@@ -71,6 +73,10 @@ fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
         (Guard::KeyVersion { key: key("k"), version: 0 }, Found::KeyVersion(1)),
         (Guard::KeyVersion { key: key("k"), version: 2 }, Found::KeyVersion(1)),
         (Guard::KeyVersion { key: key("none"), version: 1 }, Found::KeyVersion(0)),
+        (Guard::Size { fork: D, size: 3 }, Found::Size(4)),
+        (Guard::Size { fork: D, size: 5 }, Found::Size(4)),
+        (Guard::Size { fork: D, size: u64::MAX }, Found::Size(4)),
+        (Guard::Size { fork: fork("none"), size: 1 }, Found::Size(0)),
         (Guard::Fence { token: 4 }, Found::Fence(5)),
         (Guard::Fence { token: 8 }, Found::Fence(5)),
     ];
@@ -98,6 +104,7 @@ fn nothing_applied(t: &Trial<'_>) -> Result<(), Failure> {
     let writes = vec![
         WriteOp::Extents { fork: D, extents: vec![(0, "lost".into()), (90, "lost".into())] },
         WriteOp::Extents { fork: fork("f"), extents: vec![(0, "lost".into())] },
+        WriteOp::Append { fork: D, data: "lost".into() },
         WriteOp::Zero { fork: D, range: span(1, 2) },
         WriteOp::Truncate { fork: D, size: 1 },
         WriteOp::RemoveFork { fork: D },

@@ -50,7 +50,7 @@ fn last_set(t: &Trial<'_>) -> Result<(), Failure> {
     let proposal = Guard::Proposal { fork: Fork::DEFAULT, range: span(0, 1), version: 100 };
     t.done(&a, tx().guard(proposal).change(set("m", "3")))?;
     same!(t.versioned_key(&a, "m")?, Some(versioned("3", 100)), "a version may be proposed");
-    let read = tx().read(ReadOp::VersionedKey { key: key("m") }).change(set("m", "4"));
+    let read = tx().read(ReadOp::versioned_key(key("m"))).change(set("m", "4"));
     let answers = t.done(&a, read)?.answers;
     same!(answers, [Answer::VersionedValue(Some(versioned("3", 100)))], "a read sees the key as it stood");
     t.done(&a, tx().change(set("n", "5")).change(WriteOp::Remove).change(set("o", "6")))?;
@@ -157,7 +157,7 @@ fn budget(t: &Trial<'_>) -> Result<(), Failure> {
             && found.value == value
     };
     ensure!(first.entries.iter().enumerate().all(right), "they are the first keys, with their versions");
-    let one = ReadOp::VersionedKey { key: key("k16") };
+    let one = ReadOp::versioned_key(key("k16"));
     let answers = t.done(&a, tx().read(all()).read(one))?.answers;
     let whole = Answer::VersionedValue(Some(versioned(value, 17)));
     ensure!(answers[1..] == [whole], "the value of one key is given whole all the same");

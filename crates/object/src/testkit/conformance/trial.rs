@@ -232,7 +232,7 @@ impl<'a> Trial<'a> {
 
     /// Reads a key's value and version.
     pub fn versioned_key(&self, object: &ObjectId, name: &str) -> Result<Option<Versioned>, Failure> {
-        match self.answer(object, ReadOp::VersionedKey { key: key(name) })? {
+        match self.answer(object, ReadOp::versioned_key(key(name)))? {
             Answer::VersionedValue(found) => Ok(found),
             other => Err(Failure(format!("{other:?} answers a read of a key and its version"))),
         }
