@@ -746,7 +746,7 @@ impl OnTerminal {
         loop {
             let drawn = String::from_utf8_lossy(&self.seen).into_owned();
             if let Some(at) = drawn.find(text) {
-                self.seen = drawn[at + text.len()..].as_bytes().to_vec();
+                self.seen = drawn.as_bytes()[at + text.len()..].to_vec();
                 return drawn;
             }
             let mut readable = [rustix::event::PollFd::new(&self.terminal, rustix::event::PollFlags::IN)];

@@ -76,7 +76,7 @@ impl Counted {
     /// [`CommandError::Failed`] if it cannot be written.
     pub fn write(&self, target: &Path, plan: &Plan, standing: &StoppedWalk) -> Result<(), CommandError> {
         let StoppedWalk { begun, units } = standing;
-        self.write_part(target, plan, (begun, &[]), units)
+        self.write_part(target, plan, begun, &[], units)
     }
 
     /// Writes a checkpoint of a walk by this process alone, in less memory: its counts are not copied.
@@ -88,14 +88,15 @@ impl Counted {
         let units = walk.frontier(|directory| directories.push(Arc::clone(directory)));
         // Each comes after the one that it is in.
         directories.sort_by_key(|directory| directory.depth());
-        self.write_part(target, plan, (&[], &directories), &units)
+        self.write_part(target, plan, &[], &directories, &units)
     }
 
     fn write_part(
         &self,
         target: &Path,
         plan: &Plan,
-        (begun, directories): (&[(u32, Tally)], &[Arc<Directory<Sums>>]),
+        begun: &[(u32, Tally)],
+        directories: &[Arc<Directory<Sums>>],
         units: &[Unit],
     ) -> Result<(), CommandError> {
         let saved = Saved {

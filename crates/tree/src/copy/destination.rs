@@ -699,7 +699,7 @@ impl Level {
             (directory.inherits, INHERITS),
             (directory.accessed.is_some(), ACCESSED),
         ];
-        let mut record = vec![flags.iter().fold(0, |all, (set, flag)| all | flag * u8::from(*set))];
+        let mut record = vec![flags.iter().fold(0, |all, (set, flag)| all | (flag * u8::from(*set)))];
         put_bytes(&mut record, directory.name.as_bytes());
         put_number(&mut record, directory.identity.0);
         put_number(&mut record, directory.identity.1);

@@ -169,6 +169,7 @@ impl Partial {
         }
         let mut numbers = HashMap::new();
         let mut next = self.nodes.len() as u32;
+        #[expect(clippy::explicit_counter_loop, reason = "packed directories are counted as well")]
         for directory in begun {
             let mut parent = match directory.ancestor() {
                 None => NONE,
