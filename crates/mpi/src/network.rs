@@ -17,11 +17,11 @@ use mpi::raw::AsRaw;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use nacre_ranks::{Message, Transport};
-use nacre_walk::Snapshot;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::processor::Mask;
+use crate::progress::Figures;
 
 /// The error with which the network failed.
 #[derive(Debug, thiserror::Error)]
@@ -177,8 +177,8 @@ impl<W> Network<W> {
     ///
     /// # Errors
     /// If MPI reports an error.
-    pub fn send_progress(&self, snapshot: &Snapshot, outgoing: &mut Outgoing) -> Result<(), NetworkError> {
-        let bytes = postcard::to_stdvec(snapshot).map_err(NetworkError::Encoding)?;
+    pub fn send_progress(&self, figures: &Figures, outgoing: &mut Outgoing) -> Result<(), NetworkError> {
+        let bytes = postcard::to_stdvec(figures).map_err(NetworkError::Encoding)?;
         outgoing.send(&self.world, 0, PROGRESS, bytes)
     }
 
@@ -186,10 +186,10 @@ impl<W> Network<W> {
     ///
     /// # Errors
     /// If it cannot be decoded.
-    pub fn receive_progress(&self) -> Result<Option<(u32, Snapshot)>, NetworkError> {
+    pub fn receive_progress(&self) -> Result<Option<(u32, Figures)>, NetworkError> {
         let Some((from, bytes)) = self.take_one(PROGRESS) else { return Ok(None) };
-        let snapshot = postcard::from_bytes(&bytes);
-        Ok(Some((from, snapshot.map_err(|_| NetworkError::Nonsense(from, bytes.len()))?)))
+        let figures = postcard::from_bytes(&bytes);
+        Ok(Some((from, figures.map_err(|_| NetworkError::Nonsense(from, bytes.len()))?)))
     }
 
     /// Sends `bytes` to rank 0, and waits until MPI has taken them. Only between phases.
