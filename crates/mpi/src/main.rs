@@ -38,6 +38,7 @@ struct Line {
 #[derive(clap::Subcommand)]
 enum Command {
     Walk(Box<walk::Args>),
+    Copy(Box<tree::copy::Args>),
     Remove(Box<tree::remove::Args>),
     /// Check that the network does what the walk relies on
     #[command(hide = true)]
@@ -89,6 +90,9 @@ fn run(line: Line, world: &impl Communicator) -> i32 {
     }
     match line.command {
         Command::Walk(args) => walk::run(&args, line.json, network, &interrupted),
+        Command::Copy(args) => {
+            tree::run(network, line.json, &interrupted, |rank| tree::copy::run(rank, &args))
+        }
         Command::Remove(args) => {
             tree::run(network, line.json, &interrupted, |rank| tree::remove::run(rank, &args))
         }

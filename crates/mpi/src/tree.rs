@@ -1,12 +1,13 @@
-//! `nacre-mpi remove`: the work of `nacre remove`, done by all ranks of a job.
+//! `nacre-mpi copy` and `remove`: the work of these commands of `nacre`, done by all ranks of a job.
 //!
 //! Every rank makes the same plan from the same flags and walks a part of the tree, which the algorithms share out as in
 //! [`crate::walk`]. What cannot be done where it is met is done in a later phase. Between two phases all ranks wait for
 //! each other, asleep. At the end each rank sends its counts and errors to rank 0, which prints them.
 
+pub mod copy;
 pub mod remove;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,7 @@ use crate::network::Network;
 use crate::output::{Forwarder, Output};
 use crate::processor::{self, Shares};
 use crate::progress::{Figures, Progress, Sample};
+use crate::spill::Spill;
 use crate::walk::node_number;
 
 /// The flags that these commands have in common.
@@ -80,6 +82,9 @@ const KNOWN_MAX: usize = 20_000;
 
 /// The size of the pieces in which lines are sent to rank 0, in bytes.
 const PIECE_BYTES: usize = 32 << 10;
+
+/// The number of units that are sent to other ranks at once.
+const PORTION: usize = 4096;
 
 /// The pause of a rank that waits for others.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -186,6 +191,36 @@ impl Rank<'_> {
             }
         }
         Ok(self.network.decide(i32::from(any)) != 0)
+    }
+
+    /// Sends each unit to the rank that its inode number stands for, and receives those of this rank.
+    fn distribute(&self, units: &mut Spill, own: &mut Spill) -> Result<(), JobError> {
+        let ranks = u64::from(self.network.size());
+        let mut ready: Vec<(u32, Vec<u8>)> = Vec::new();
+        let next = || -> Result<Option<(u32, Vec<u8>)>, JobError> {
+            if ready.is_empty() {
+                let mut by_rank: BTreeMap<u32, Vec<Unit>> = BTreeMap::new();
+                for _ in 0..PORTION {
+                    let Some(unit) = units.pop()? else { break };
+                    // Numbers of one file system may all be even, or the like.
+                    let inode = unit.inodes.first().copied().unwrap_or(0);
+                    let hash = inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                    by_rank.entry((hash % ranks) as u32).or_default().push(unit);
+                }
+                for (rank, units) in by_rank {
+                    ready.push((rank, postcard::to_stdvec(&units).map_err(io::Error::other)?));
+                }
+            }
+            Ok(ready.pop())
+        };
+        let receive = |from: u32, bytes: Vec<u8>| -> Result<(), JobError> {
+            let units: Vec<Unit> = postcard::from_bytes(&bytes).map_err(|_| JobError::Nonsense(from))?;
+            for unit in units {
+                own.push(unit)?;
+            }
+            Ok(())
+        };
+        self.network.exchange(next, receive)
     }
 
     /// Does work of this rank alone, in a thread, and stops it if a signal asks the program to end.
@@ -301,7 +336,7 @@ impl From<EntryError> for Fault {
 impl Fault {
     fn json(&self) -> Value {
         let mut json = Map::new();
-        put_path(&mut json, &self.path);
+        put_path(&mut json, "path", &self.path);
         json.insert("attempted".to_owned(), self.attempted.as_str().into());
         json.insert("reason".to_owned(), self.reason.as_str().into());
         if let Some(errno) = self.errno {
@@ -416,7 +451,7 @@ fn path_line(before: Option<(&str, &str)>, path: &[u8], json: bool) -> Vec<u8> {
         if let Some((name, value)) = before {
             map.insert(name.to_owned(), value.into());
         }
-        put_path(&mut map, path);
+        put_path(&mut map, "path", path);
         return format!("{}\n", Value::Object(map)).into_bytes();
     }
     let before = before.map_or_else(String::new, |(_, value)| format!("{value}\t"));
@@ -424,10 +459,10 @@ fn path_line(before: Option<(&str, &str)>, path: &[u8], json: bool) -> Vec<u8> {
 }
 
 /// Adds a path to a JSON object: as text, or in Base64 if it is not UTF-8.
-fn put_path(map: &mut Map<String, Value>, path: &[u8]) {
+fn put_path(map: &mut Map<String, Value>, name: &str, path: &[u8]) {
     match std::str::from_utf8(path) {
-        Ok(text) => map.insert("path".to_owned(), text.into()),
-        Err(_) => map.insert("path_base64".to_owned(), STANDARD.encode(path).into()),
+        Ok(text) => map.insert(name.to_owned(), text.into()),
+        Err(_) => map.insert(format!("{name}_base64"), STANDARD.encode(path).into()),
     };
 }
 

@@ -1,12 +1,13 @@
-//! Tests of removals by whole jobs, through the built program.
+//! Tests of copies and removals by whole jobs, through the built program.
 
 mod common;
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
@@ -80,6 +81,27 @@ fn described(root: &Path) -> Vec<Vec<u8>> {
     entries
 }
 
+#[track_caller]
+fn assert_same(a: &Path, b: &Path) {
+    let (listed, copied) = (described(a), described(b));
+    for (entry, other) in listed.iter().zip(&copied) {
+        assert!(entry == other, "{} is {}", String::from_utf8_lossy(entry), String::from_utf8_lossy(other));
+    }
+    assert_eq!(listed.len(), copied.len());
+    // Not the pipe, which diff would wait for.
+    let mut diff = Command::new("diff");
+    diff.args(["-r", "--no-dereference", "--exclude=pipe"]).arg(a).arg(b);
+    let diff = diff.output().unwrap();
+    assert!(diff.status.success() && diff.stdout.is_empty(), "{diff:?}");
+}
+
+/// Returns the names of unfinished files of copies in a directory.
+fn unfinished(directory: &Path) -> Vec<Vec<u8>> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let names = entries.flatten().map(|entry| entry.file_name().as_bytes().to_vec());
+    names.filter(|name| name.starts_with(b".nacre-copy-")).collect()
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -94,6 +116,151 @@ fn end_early(ranks: usize, arguments: &[&str], mark: &str, signal: Signal, begun
         let _ = rustix::process::kill_process(*rank, signal);
     }
     !wait(running, mark).status.success()
+}
+
+#[test]
+fn ranks_copy_a_tree_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    let words = ["copy", text(&source), text(&target), "--chunk", "64KiB"];
+    for (ranks, algorithm) in [(3, "h-drqs"), (4, "drqs"), (2, "pa-drqs"), (1, "deqs")] {
+        let words = [&words[..], &["--algorithm", algorithm]].concat();
+        let said = succeed(ranks, &words);
+        assert_eq!((&said["errors"], &said["unchanged"]), (&0.into(), &0.into()), "{said}");
+        // One name of each of these files is copied, and the other is made a link to it, whichever ranks met them.
+        assert_eq!(said["linked"], 400, "{said}");
+        let directories =
+            described(&source).iter().filter(|entry| entry.windows(3).any(|part| part == b" d ")).count();
+        assert_eq!(said["directories"], directories, "{said}");
+        assert_same(&source, &target);
+        let mut comment = [0; 16];
+        let len = rustix::fs::lgetxattr(target.join("1"), "user.comment", &mut comment[..]).unwrap();
+        assert_eq!(&comment[..len], b"kept too");
+        let blocks = std::fs::metadata(target.join("0/sparse")).unwrap().blocks();
+        assert!(blocks * 512 < 1 << 20, "holes stay holes: {blocks} blocks");
+
+        // What is there is not copied again.
+        let said = succeed(ranks, &words);
+        let copied = (&said["copied"], &said["linked"], &said["bytes"]);
+        assert_eq!(copied, (&0.into(), &0.into(), &0.into()), "{said}");
+        assert_same(&source, &target);
+        std::fs::remove_dir_all(&target).unwrap();
+    }
+}
+
+#[test]
+fn ranks_report_what_cannot_be_copied_and_copy_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    // Directories that are in the place of files: a small one, a large one, and one with another name.
+    let names = ["crowded/file 77", "large", "crowded/name 7"];
+    for name in names {
+        std::fs::create_dir_all(target.join(name)).unwrap();
+    }
+    let output = run(3, &["--json", "copy", text(&source), text(&target), "--chunk", "64KiB"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = totals(&output.stdout);
+    assert_eq!(said["errors"], names.len(), "{said}");
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    for name in names {
+        assert!(complaint.contains(name), "{name}: {complaint}");
+        std::fs::remove_dir(target.join(name)).unwrap();
+    }
+    let said = succeed(2, &["copy", text(&source), text(&target)]);
+    assert_eq!(said["errors"], 0, "{said}");
+    assert_same(&source, &target);
+}
+
+#[test]
+fn ranks_refuse_what_they_do_not_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), "").unwrap();
+    for (from, to, reason) in [
+        (source.join("file"), target.clone(), "not a directory"),
+        (source.clone(), source.join("inside"), "itself"),
+        (folder.path().join("nowhere"), target.clone(), "nowhere"),
+    ] {
+        let output = run(3, &["copy", text(&from), text(&to)]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(complaint.matches(reason).count(), 1, "{complaint}");
+    }
+    let output = run(2, &["copy", "--algorithm", "cp", text(&source), text(&target)]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(!target.exists());
+}
+
+#[test]
+fn a_killed_or_stopped_copy_goes_on_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    // Large enough to be met at work, as are the folders.
+    let bytes: Vec<u8> = (0..2_000_000_u64).flat_map(|number| (number * number).to_le_bytes()).collect();
+    std::fs::write(source.join("larger"), &bytes).unwrap();
+    let words = ["copy", text(&source), text(&target), "--chunk", "256KiB"];
+    let many = || std::fs::read_dir(target.join("crowded")).is_ok_and(|entries| entries.count() > 700);
+    let large = || {
+        // Whatever the moment, the final name is that of a complete file.
+        if let Ok(metadata) = std::fs::metadata(target.join("larger")) {
+            assert_eq!(metadata.len(), bytes.len() as u64);
+        }
+        unfinished(&target).iter().any(|name| name.ends_with(b".chunks"))
+    };
+    let moments: [&dyn Fn() -> bool; 2] = [&many, &large];
+    let mut ended = 0;
+    for attempt in 0..8 {
+        let signal = if attempt % 2 == 0 { Signal::KILL } else { Signal::TERM };
+        ended += usize::from(end_early(3, &words, text(&target), signal, || moments[attempt / 2 % 2]()));
+        if attempt % 4 == 3 {
+            // Another number of ranks may go on.
+            let said = succeed(2, &words);
+            assert_eq!(said["errors"], 0, "{said}");
+            assert_same(&source, &target);
+            assert_eq!(unfinished(&target), Vec::<Vec<u8>>::new());
+            std::fs::remove_dir_all(&target).unwrap();
+        }
+    }
+    assert!(ended > 0, "no job was met at work");
+}
+
+#[test]
+fn directories_that_are_renamed_meanwhile_lead_nowhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    let outside = folder.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                for number in 0..3 {
+                    let here = source.join(format!("{number}/{}", number + 3));
+                    let there = outside.join(format!("{number}"));
+                    if std::fs::rename(&here, &there).is_ok() {
+                        let _ = std::os::unix::fs::symlink(&outside, &here);
+                        std::thread::yield_now();
+                        let _ = std::fs::remove_file(&here);
+                        std::fs::rename(&there, &here).unwrap();
+                    }
+                }
+            }
+        });
+        for _ in 0..3 {
+            let output = run(3, &["copy", text(&source), text(&target)]);
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0, "nothing was written outside");
+    // What nobody moved is there.
+    let entries = |root: &Path| std::fs::read_dir(root.join("crowded")).unwrap().count();
+    assert_eq!(entries(&target), entries(&source));
 }
 
 #[test]

@@ -1,0 +1,476 @@
+//! `nacre-mpi copy`.
+//!
+//! 1. All ranks walk the source. Each makes the directories of its part, and copies the files. Left for later are files with
+//!    several names, as another rank may have met another name, and files larger than a chunk.
+//! 2. The names of files with several names are sent to the ranks that the files' inode numbers stand for, which copy the
+//!    first name of each and link the others to it.
+//! 3. Large files are begun by the ranks that met them. Their ranges are the work that the algorithm shares out, and the
+//!    ranks that began them end them. This is done for some files at a time.
+//! 4. All ranks walk the source once more, and give directories their metadata.
+//!
+//! What is left for later is kept on disk beyond some number. So a rank needs memory for the files that it copies, and for the
+//! walk.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nacre_quantity::{count, grouped, size};
+use nacre_ranks::hybrid::SharedQueue;
+use nacre_ranks::{self as algorithm, Shutdown};
+use nacre_tree::Control;
+use nacre_tree::copy::{Copy, Counters, Later, LeftOver, Options, StartError, Worker, halve};
+use nacre_walk::Unit;
+use nacre_walk::filter::Selection;
+use nacre_walk_cli::CommandError;
+use serde_json::{Map, Value};
+
+use crate::job::{self, JobError, Until};
+use crate::output::Output;
+use crate::progress::{Figures, Work};
+use crate::spill::Spill;
+use crate::tree::{Common, Faults, PAUSE, Part, Rank, Totals, put_path};
+use crate::walk::{agree, fail, printer};
+
+/// Copy a directory tree, on all ranks of this job
+///
+/// DESTINATION is the path of the copy itself. Running the same command again copies only what differs, and so continues
+/// a copy that was interrupted or killed. Write DIRECTORY/ to create the copy in a directory, under the source's name. All
+/// nodes have to share both file systems. Files larger than a chunk are copied by several ranks. The exit code is 0 only
+/// if the copy is complete.
+#[derive(clap::Args, Clone, Debug)]
+#[group(skip)]
+pub struct Args {
+    /// The directory to copy
+    source: PathBuf,
+    /// The path of the copy, or DIRECTORY/ to create it in
+    destination: PathBuf,
+    /// Detect differences by contents instead of by sizes and times
+    #[arg(long)]
+    checksum: bool,
+    /// Replace links and files that are in the way of a directory, and devices, pipes and sockets that are in the way
+    /// of anything else
+    #[arg(long, short)]
+    force: bool,
+    /// Sync every file to disk before it gets its name, and everything before the command ends
+    #[arg(long)]
+    fsync: bool,
+    /// Descend into other file systems that are mounted below the source
+    #[arg(long)]
+    cross_mounts: bool,
+    /// Do not copy extended attributes and ACLs
+    #[arg(long)]
+    no_xattrs: bool,
+    /// Split files larger than this into chunks of this size, which the ranks share out
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_chunk)]
+    chunk: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn parse_chunk(text: &str) -> Result<u64, String> {
+    match nacre_quantity::parse_size(text)? {
+        size if size < 4096 => Err("chunks must have at least 4096 bytes".to_owned()),
+        size => Ok(size),
+    }
+}
+
+/// The maximum number of large files that a rank begins at once; each takes an open record.
+const FILES_MAX: usize = 64;
+
+/// Runs `nacre-mpi copy`.
+///
+/// # Errors
+/// [`JobError`] if the job cannot continue.
+pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
+    let (options, threads) = rank.plan(&args.common);
+    let prepared = rank.selection(&args.common)?.and_then(|selection| prepare(args, threads, selection));
+    let copy = match agree(&rank.network, prepared) {
+        Ok(copy) => copy,
+        Err(code) => return Ok(code),
+    };
+    let begun = if rank.network.is_root() { copy.begin_together().map_err(refused) } else { Ok(None) };
+    let _lock = match agree(&rank.network, begun) {
+        Ok(lock) => lock,
+        Err(code) => return Ok(code),
+    };
+    if let Err(code) = agree(&rank.network, see_the_same(rank, &copy)?) {
+        return Ok(code);
+    }
+    let (counting, bytes_total) = (Control::default(), AtomicU64::new(0));
+    let (_, mut output) = Output::new(printer(&rank.network)?, rank.network.size());
+    let sample = |pending| Figures::Work(Work { bytes_total: get(&bytes_total), ..progress(&copy, pending) });
+    rank.show_progress(&args.common, &mut output, Box::new(sample))?;
+    let counts = rank.network.is_root() && output.progress().is_some();
+    let ended = std::thread::scope(|scope| {
+        if counts {
+            // As long as the ranks copy; the time left is shown if it is faster.
+            scope.spawn(|| {
+                let counted = copy.count(&counting);
+                if !counting.is_stopped() {
+                    bytes_total.store(counted.bytes, Ordering::Relaxed);
+                }
+            });
+        }
+        let _stop = StopAtEnd(&counting);
+        Job { rank: &mut *rank, copy: &copy, options: &options, threads }.run(&mut output)
+    })?;
+    let part = Part {
+        counts: counts_of(copy.counters()),
+        failures: Faults::of(copy.failures()),
+        notes: Faults::of(copy.notes()),
+        interrupted: ended == Shutdown::Stopped,
+        ..Part::default()
+    };
+    let code = match rank.gather(part, &mut output)? {
+        Some(totals) => report(rank, &copy, &totals),
+        None => 0,
+    };
+    Ok(rank.network.decide(code))
+}
+
+/// Returns the progress of this rank.
+fn progress(copy: &Copy, pending: u64) -> Work {
+    let counters = copy.counters();
+    Work {
+        entries: get(&counters.entries),
+        bytes: get(&counters.bytes),
+        errors: copy.failures().count(),
+        pending,
+        bytes_total: 0,
+    }
+}
+
+/// Stops counting, however the work ends.
+struct StopAtEnd<'a>(&'a Control);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn prepare(args: &Args, threads: NonZeroUsize, selection: Selection) -> Result<Copy, CommandError> {
+    let options = Options {
+        threads,
+        chunk_bytes: args.chunk,
+        checksum: args.checksum,
+        force: args.force,
+        fsync: args.fsync,
+        cross_mounts: args.cross_mounts,
+        extended: !args.no_xattrs,
+        mirror: false,
+        mirror_empty: false,
+        selection: Arc::new(selection),
+    };
+    let copy = Copy::new(&args.source, &args.destination, options).map_err(refused)?;
+    directories_only(copy)
+}
+
+/// Returns a refusal as an error of the command.
+pub fn refused(refusal: StartError) -> CommandError {
+    CommandError::Usage(refusal.to_string())
+}
+
+/// Refuses a source that is no directory.
+pub fn directories_only(copy: Copy) -> Result<Copy, CommandError> {
+    match copy.is_directory() {
+        true => Ok(copy.together()),
+        false => Err(CommandError::Usage(
+            "the source is not a directory: ranks share out trees; for a single file there are nacre copy and nacre compare"
+                .to_owned(),
+        )),
+    }
+}
+
+/// Checks that all ranks see the same directories, as they do in file systems that their nodes share.
+fn see_the_same(rank: &Rank<'_>, copy: &Copy) -> Result<Result<(), CommandError>, JobError> {
+    let seen = copy.inodes();
+    let first: Option<(u64, u64)> = rank.network.same(&seen.as_ref().ok().copied())?;
+    let number = rank.network.number();
+    Ok(match (seen, first) {
+        (Err(refusal), _) => Err(refused(refusal)),
+        (Ok(seen), Some(first)) if seen != first => Err(CommandError::Usage(format!(
+            "rank {number} sees another source or destination than rank 0: both have to be in file systems that all nodes share"
+        ))),
+        _ => Ok(()),
+    })
+}
+
+/// The error of a job whose destination can no longer be used.
+fn broken(refusal: StartError) -> JobError {
+    JobError::Io(io::Error::other(refusal.to_string()))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// What the walk leaves for later.
+struct LeftLater {
+    linked: Spill,
+    large: Spill,
+    failed: Option<io::Error>,
+}
+
+/// The copy as one rank makes it.
+struct Job<'a, 'b> {
+    rank: &'a mut Rank<'b>,
+    copy: &'a Copy,
+    options: &'a algorithm::Options,
+    threads: NonZeroUsize,
+}
+
+impl Job<'_, '_> {
+    fn run(&mut self, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
+        let copy = self.copy;
+        let later = Mutex::new(LeftLater { linked: Spill::new(), large: Spill::new(), failed: None });
+        let leave = |left: LeftOver| {
+            let mut later = lock(&later);
+            let unit = |inodes| Unit { root: 0, path: left.path, position: None, inodes };
+            let left = match left.later {
+                Later::Linked(inode) => later.linked.push(unit(vec![inode])),
+                Later::Large => later.large.push(unit(Vec::new())),
+            };
+            if let Err(error) = left {
+                later.failed = Some(error);
+            }
+        };
+        let begin = self.rank.network.is_root();
+        let (rank, options) = (&mut *self.rank, self.options);
+        let ended = copy.copy_part(begin, &leave, |walk, visitors| {
+            rank.walk_together((walk, visitors), options, output, None, copy.control())
+        });
+        let ended = ended.map_err(broken)??;
+        let mut later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = later.failed {
+            return Err(error.into());
+        }
+        if ended == Shutdown::Stopped || self.copy_linked(&mut later.linked, output)? == Shutdown::Stopped {
+            return Ok(Shutdown::Stopped);
+        }
+        if self.copy_large(&mut later.large, output)? == Shutdown::Stopped {
+            return Ok(Shutdown::Stopped);
+        }
+        let rank = &mut *self.rank;
+        let ended = copy.finish_part(begin, |walk, visitors| {
+            rank.walk_together((walk, visitors), options, output, None, copy.control())
+        });
+        let ended = ended.map_err(broken)??;
+        copy.sync_part();
+        Ok(ended)
+    }
+
+    /// Returns whether the program is to end, which is so for all ranks if it is for one. All ranks wait for each other.
+    fn is_stopped(&mut self, output: &mut Output<'_>) -> Result<bool, JobError> {
+        let stopped = self.rank.interrupted.load(Ordering::Relaxed) || self.copy.control().is_stopped();
+        self.rank.any(output, stopped)
+    }
+
+    /// Copies files with several names, all names of a file on one rank.
+    fn copy_linked(&mut self, linked: &mut Spill, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
+        let mut names = Spill::new();
+        self.rank.distribute(linked, &mut names)?;
+        if self.is_stopped(output)? {
+            return Ok(Shutdown::Stopped);
+        }
+        self.copy_names(names, output)?;
+        Ok(if self.is_stopped(output)? { Shutdown::Stopped } else { Shutdown::Finished })
+    }
+
+    fn copy_names(&mut self, names: Spill, output: &mut Output<'_>) -> Result<(), JobError> {
+        let (copy, rank) = (self.copy, &*self.rank);
+        let (names, failed, working) = (Mutex::new(names), Mutex::new(None), AtomicUsize::new(0));
+        let next = || {
+            let mut names = lock(&names);
+            let name = names.pop().unwrap_or_else(|error| {
+                *lock(&failed) = Some(error);
+                None
+            });
+            working.fetch_add(usize::from(name.is_some()), Ordering::SeqCst);
+            name
+        };
+        let work = || {
+            let _stop = StopOnPanic(copy.control());
+            let mut worker = Worker::default();
+            loop {
+                if let Some(name) = next() {
+                    copy.copy_entry(&name.path, &mut worker);
+                    working.fetch_sub(1, Ordering::SeqCst);
+                } else if working.load(Ordering::SeqCst) == 0 || copy.control().is_stopped() {
+                    break;
+                } else if !copy.help(&mut worker) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads.get()).map(|_| scope.spawn(work)).collect();
+            while !threads.iter().all(|thread| thread.is_finished()) {
+                if rank.interrupted.load(Ordering::Relaxed) {
+                    copy.control().stop();
+                }
+                output.go_on(&rank.network)?;
+                output.report_progress(&rank.network, || 0, Instant::now())?;
+                std::thread::sleep(PAUSE);
+            }
+            Ok::<(), JobError>(())
+        })?;
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Copies large files by ranges, which are shared out among all ranks.
+    fn copy_large(&mut self, large: &mut Spill, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
+        let mut worker = Worker::default();
+        loop {
+            let mut files = Vec::new();
+            while files.len() < FILES_MAX
+                && let Some(file) = large.pop()?
+            {
+                files.push(file.path);
+            }
+            if !self.rank.any(output, !files.is_empty())? {
+                return Ok(Shutdown::Finished);
+            }
+            let (mut ranges, mut held) = (Vec::new(), Vec::new());
+            for file in &files {
+                let (missing, record) = self.copy.begin_ranges(file, &mut worker);
+                ranges.extend(missing);
+                held.extend(record);
+            }
+            let ended = self.copy_ranges(ranges, output)?;
+            drop(held);
+            if ended == Shutdown::Stopped {
+                return Ok(ended);
+            }
+            files.iter().for_each(|file| self.copy.end_ranges(file, &mut worker));
+            if self.is_stopped(output)? {
+                return Ok(Shutdown::Stopped);
+            }
+        }
+    }
+
+    fn copy_ranges(&mut self, ranges: Vec<Unit>, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
+        let (copy, count) = (self.copy, self.threads.get());
+        let queue = SharedQueue::new(ranges);
+        let work = || {
+            let _close = CloseOnPanic(&queue);
+            let mut worker = Worker::default();
+            while let Some(mut range) = queue.begin(false) {
+                // The farther halves are there for everybody.
+                while let Some(rest) = halve(&mut range) {
+                    algorithm::Queue::put(&mut queue.clone(), vec![rest]);
+                }
+                copy.copy_range(&range, &mut worker);
+                queue.finish([]);
+            }
+        };
+        let threads = || {
+            std::thread::scope(|scope| {
+                for _ in 0..count {
+                    scope.spawn(work);
+                }
+            });
+        };
+        let until = Until {
+            interrupted: self.rank.interrupted,
+            checkpoint_at: None,
+            stopped: &|| copy.control().stop(),
+        };
+        job::run_shared(&mut self.rank.network, &queue, threads, self.options, output, &until)
+    }
+}
+
+/// Stops the work if a thread panics: the others would wait for it for ever.
+struct StopOnPanic<'a>(&'a Control);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+/// Ends the threads of a queue if one of them panics: the others would wait for ever.
+struct CloseOnPanic<'a>(&'a SharedQueue<Unit>);
+
+impl Drop for CloseOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.close();
+        }
+    }
+}
+
+/// The names of the counts that ranks send, in JSON.
+const NAMES: [&str; 8] =
+    ["directories", "copied", "linked", "unchanged", "removed", "vanished", "bytes", "chunks_resumed"];
+
+fn counts_of(counters: &Counters) -> Vec<u64> {
+    let all = [
+        &counters.directories,
+        &counters.copied,
+        &counters.linked,
+        &counters.unchanged,
+        &counters.removed,
+        &counters.vanished,
+        &counters.bytes_copied,
+        &counters.chunks_resumed,
+    ];
+    all.map(get).to_vec()
+}
+
+fn report(rank: &Rank<'_>, copy: &Copy, totals: &Totals) -> i32 {
+    let errors = totals.failures.count;
+    if rank.json {
+        let mut map = Map::new();
+        put_path(&mut map, "destination", copy.destination().as_os_str().as_bytes());
+        for (place, name) in NAMES.iter().enumerate() {
+            map.insert((*name).to_owned(), totals.count(place).into());
+        }
+        map.insert("left_out".to_owned(), totals.notes.count.into());
+        map.insert("first_left_out".to_owned(), totals.notes.json().into());
+        map.insert("errors".to_owned(), errors.into());
+        map.insert("first_errors".to_owned(), totals.failures.json().into());
+        map.insert("interrupted".to_owned(), totals.interrupted.into());
+        println!("{}", Value::Object(map));
+    } else {
+        totals.notes.complain();
+        println!("{}", described(totals));
+    }
+    if totals.interrupted {
+        return fail("interrupted: run the same command again to continue");
+    }
+    if errors == 0 {
+        return 0;
+    }
+    totals.failures.complain();
+    fail(&format!("{}; the copy is not complete", count(errors, "error", "errors")))
+}
+
+fn described(totals: &Totals) -> String {
+    let of = |place| totals.count(place);
+    let mut text = format!(
+        "{}, {} copied ({}), {} unchanged",
+        count(of(0), "directory", "directories"),
+        count(of(1) + of(2), "other", "others"),
+        size(of(6)),
+        grouped(of(3))
+    );
+    if of(4) > 0 {
+        text += &format!(", {} removed", grouped(of(4)));
+    }
+    if of(5) > 0 {
+        text += &format!(", {} vanished meanwhile", grouped(of(5)));
+    }
+    text
+}
