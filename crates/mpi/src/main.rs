@@ -39,6 +39,7 @@ struct Line {
 enum Command {
     Walk(Box<walk::Args>),
     Copy(Box<tree::copy::Args>),
+    Compare(Box<tree::compare::Args>),
     Remove(Box<tree::remove::Args>),
     /// Check that the network does what the walk relies on
     #[command(hide = true)]
@@ -92,6 +93,9 @@ fn run(line: Line, world: &impl Communicator) -> i32 {
         Command::Walk(args) => walk::run(&args, line.json, network, &interrupted),
         Command::Copy(args) => {
             tree::run(network, line.json, &interrupted, |rank| tree::copy::run(rank, &args))
+        }
+        Command::Compare(args) => {
+            tree::run(network, line.json, &interrupted, |rank| tree::compare::run(rank, &args))
         }
         Command::Remove(args) => {
             tree::run(network, line.json, &interrupted, |rank| tree::remove::run(rank, &args))

@@ -1,9 +1,10 @@
-//! `nacre-mpi copy` and `remove`: the work of these commands of `nacre`, done by all ranks of a job.
+//! `nacre-mpi copy`, `compare` and `remove`: the work of these commands of `nacre`, done by all ranks of a job.
 //!
 //! Every rank makes the same plan from the same flags and walks a part of the tree, which the algorithms share out as in
 //! [`crate::walk`]. What cannot be done where it is met is done in a later phase. Between two phases all ranks wait for
 //! each other, asleep. At the end each rank sends its counts and errors to rank 0, which prints them.
 
+pub mod compare;
 pub mod copy;
 pub mod remove;
 

@@ -1,4 +1,4 @@
-//! Tests of copies and removals by whole jobs, through the built program.
+//! Tests of copies, comparisons and removals by whole jobs, through the built program.
 
 mod common;
 
@@ -147,6 +147,49 @@ fn ranks_copy_a_tree_as_it_is() {
         assert_same(&source, &target);
         std::fs::remove_dir_all(&target).unwrap();
     }
+}
+
+#[test]
+fn ranks_tell_every_difference_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    succeed(2, &["copy", text(&source), text(&target)]);
+    for ranks in [1, 3] {
+        let said = succeed(ranks, &["compare", text(&source), text(&target)]);
+        let same = described(&source).len();
+        assert_eq!((&said["same"], &said["different"]), (&same.into(), &0.into()), "{said}");
+    }
+    let times = std::fs::metadata(target.join("large")).unwrap().modified().unwrap();
+    let changed = std::fs::File::options().write(true).open(target.join("large")).unwrap();
+    changed.write_all_at(b"others", 1_500_000).unwrap();
+    changed.set_modified(times).unwrap();
+    std::fs::create_dir_all(target.join("crowded/more")).unwrap();
+    std::fs::write(target.join("crowded/more/file"), "").unwrap();
+    std::fs::write(target.join("1/2/more"), "").unwrap();
+    std::fs::remove_file(target.join("crowded/file 9")).unwrap();
+    std::fs::remove_dir_all(target.join("2/2")).unwrap();
+    std::fs::write(target.join("2/2"), "").unwrap();
+    let words = ["compare", "--contents-only", text(&source), text(&target)];
+    for (ranks, algorithm) in [(3, "h-drqs"), (4, "drqs")] {
+        let output = run(ranks, &[&words[..], &["--algorithm", algorithm]].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let mut lines: Vec<&str> = printed.lines().collect();
+        lines.sort_unstable();
+        let expected = [
+            "differ (contents): large",
+            "differ (type): 2/2",
+            "only in the destination: 1/2/more",
+            "only in the destination: crowded/more",
+            "only in the source: crowded/file 9",
+        ];
+        let differing: Vec<&str> = lines.iter().copied().filter(|line| !line.ends_with("same")).collect();
+        assert_eq!(differing, expected);
+        assert!(lines.iter().any(|line| line.starts_with("5 differ, ")), "{lines:?}");
+    }
+    let output = run(2, &["compare", text(&source), text(&folder.path().join("nowhere"))]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
 #[test]

@@ -648,6 +648,22 @@ impl Copy {
         Ok(())
     }
 
+    /// Compares a part, as [`Copy::copy_part`] copies.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn compare_part<T>(
+        &self,
+        begin: bool,
+        (aspects, report): (Aspects, verify::Report<'_>),
+        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        let top = self.top()?;
+        let roots = (&self.source, &self.destination);
+        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots);
+        Ok(self.walk_with(begin, verifier, work))
+    }
+
     /// Finds out what [`Copy::run`] would do, and passes everything that is not up to date to `report`. Nothing is read
     /// but metadata, and nothing changed.
     ///

@@ -134,7 +134,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
 }
 
 /// Returns the progress of this rank.
-fn progress(copy: &Copy, pending: u64) -> Work {
+pub fn progress(copy: &Copy, pending: u64) -> Work {
     let counters = copy.counters();
     Work {
         entries: get(&counters.entries),
@@ -202,7 +202,7 @@ fn see_the_same(rank: &Rank<'_>, copy: &Copy) -> Result<Result<(), CommandError>
 }
 
 /// The error of a job whose destination can no longer be used.
-fn broken(refusal: StartError) -> JobError {
+pub fn broken(refusal: StartError) -> JobError {
     JobError::Io(io::Error::other(refusal.to_string()))
 }
 

@@ -68,6 +68,8 @@ impl<'a> Finisher<'a> {
             return;
         }
         match parent.find(name) {
+            // The copy has refused it.
+            Ok(destination) if destination.identity() == directory::identity(&stat) => {}
             Ok(destination) => {
                 let ending = Ending {
                     shared: self.shared,
