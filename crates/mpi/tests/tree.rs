@@ -193,6 +193,50 @@ fn ranks_tell_every_difference_once() {
 }
 
 #[test]
+fn ranks_make_a_mirror_after_a_look_at_what_that_means() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    let said = succeed(2, &["copy", "--verify", text(&source), text(&target)]);
+    assert_eq!(said["verified"], described(&source).len(), "{said}");
+    let outside = folder.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("file"), "stays").unwrap();
+    // Four entries that the source has not, and two directories, with three entries, in the place of files.
+    std::fs::create_dir_all(target.join("crowded/more/deeper")).unwrap();
+    std::fs::write(target.join("1/2/more"), "").unwrap();
+    std::os::unix::fs::symlink(&outside, target.join("crowded/out")).unwrap();
+    for (file, inside) in [("crowded/file 9", "in it"), ("large", "in it as well")] {
+        std::fs::remove_file(target.join(file)).unwrap();
+        std::fs::create_dir(target.join(file)).unwrap();
+        std::fs::write(target.join(file).join(inside), "").unwrap();
+    }
+    std::fs::remove_file(target.join("crowded/file 10")).unwrap();
+    let mirror = ["copy", "--mirror", text(&source), text(&target), "--chunk", "64KiB"];
+    let before = described(&target);
+    let output = run(2, &mirror);
+    assert_eq!(output.status.code(), Some(2), "a job has nobody to ask: {output:?}");
+    let output = run(3, &[&["--json"], &mirror[..], &["--dry-run", "--list"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let said = totals(&output.stdout);
+    assert_eq!((&said["removed"], &said["copied"]), (&8.into(), &3.into()), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed.matches("{\"action\":\"remove\"").count(), 3, "{printed}");
+    assert_eq!(described(&target), before);
+    let said = succeed(3, &[&mirror[..], &["--yes"]].concat());
+    assert_eq!((&said["removed"], &said["copied"]), (&8.into(), &3.into()), "{said}");
+    assert_same(&source, &target);
+    assert_eq!(std::fs::read(outside.join("file")).unwrap(), b"stays");
+
+    // An empty source is as that of a file system that is not mounted.
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let output = run(2, &["copy", "--mirror", "--yes", text(&empty), text(&target)]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_same(&source, &target);
+}
+
+#[test]
 fn ranks_report_what_cannot_be_copied_and_copy_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));

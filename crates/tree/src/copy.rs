@@ -18,6 +18,7 @@ mod file;
 mod finish;
 mod job;
 mod link;
+mod plan;
 mod range;
 mod record;
 mod verify;
@@ -45,6 +46,7 @@ use nacre_walk::filter::{Descent, Filter, Selection};
 use nacre_walk::{FileKind, Metadata, Time};
 use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
+pub use plan::Plan;
 pub use range::{Held, LeftOver, Leftovers, Worker, halve};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -612,6 +614,25 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
     pub fn verify(&self) -> Result<(), StartError> {
+        self.begin_verifying();
+        self.compare(VERIFIED, &|differing: Differing| self.differs_from_copy(differing))
+    }
+
+    /// Compares a part with its copy, as [`Copy::verify`] compares everything and [`Copy::copy_part`] copies.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn verify_part<T>(
+        &self,
+        begin: bool,
+        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        self.begin_verifying();
+        let report = |differing: Differing| self.differs_from_copy(differing);
+        self.compare_part(begin, (VERIFIED, &report), work)
+    }
+
+    fn begin_verifying(&self) {
         self.shared.verifying.store(true, Ordering::Relaxed);
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
         // A preview counts, too.
@@ -620,15 +641,11 @@ impl Copy {
         if let Ok(place) = self.open_place() {
             let _ = rustix::fs::syncfs(place);
         }
-        let aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
-        self.compare(aspects, &|differing: Differing| {
-            let path = self.source.join(&differing.path);
-            self.shared.failures.add(EntryError::new(
-                path,
-                "the copy differs:",
-                differing.difference.sentence(),
-            ));
-        })
+    }
+
+    fn differs_from_copy(&self, differing: Differing) {
+        let (path, sentence) = (self.source.join(&differing.path), differing.difference.sentence());
+        self.shared.failures.add(EntryError::new(path, "the copy differs:", sentence));
     }
 
     /// Compares source and destination, and passes every difference to `report`. What cannot be compared is in
@@ -670,9 +687,25 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
     pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
+        self.compare(self.previewed(), report)
+    }
+
+    /// Finds out what a part of a copy would do, as [`Copy::preview`] does of everything and [`Copy::copy_part`] copies.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn preview_part<T>(
+        &self,
+        begin: bool,
+        report: verify::Report<'_>,
+        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        self.compare_part(begin, (self.previewed(), report), work)
+    }
+
+    fn previewed(&self) -> Aspects {
         let extras = self.shared.options.mirror;
-        let aspects = Aspects { contents: false, extras, below_missing: true, mounts: false, ..Aspects::ALL };
-        self.compare(aspects, report)
+        Aspects { contents: false, extras, below_missing: true, mounts: false, ..Aspects::ALL }
     }
 
     /// Returns whether entries of the destination that the source has not are removed.
@@ -824,6 +857,9 @@ impl Copy {
         *self.shared.call.lock() = None;
     }
 }
+
+/// The aspects in which a copy is compared with its source.
+const VERIFIED: Aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
 
 const DURABLE: &str = "cannot make durable what is in";
 

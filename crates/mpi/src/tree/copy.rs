@@ -6,7 +6,9 @@
 //!    first name of each and link the others to it.
 //! 3. Large files are begun by the ranks that met them. Their ranges are the work that the algorithm shares out, and the
 //!    ranks that began them end them. This is done for some files at a time.
-//! 4. All ranks walk the source once more, and give directories their metadata.
+//! 4. All ranks walk the source once more, and give directories their metadata. A mirror removes here what only the destination
+//!    has.
+//! 5. With `--verify`, all ranks walk the source and compare.
 //!
 //! What is left for later is kept on disk beyond some number. So a rank needs memory for the files that it copies, and for the
 //! walk.
@@ -23,7 +25,9 @@ use nacre_quantity::{count, grouped, size};
 use nacre_ranks::hybrid::SharedQueue;
 use nacre_ranks::{self as algorithm, Shutdown};
 use nacre_tree::Control;
-use nacre_tree::copy::{Copy, Counters, Later, LeftOver, Options, StartError, Worker, halve};
+use nacre_tree::copy::{
+    Copy, Counters, Differing, Later, LeftOver, Options, Plan, StartError, Worker, halve,
+};
 use nacre_walk::Unit;
 use nacre_walk::filter::Selection;
 use nacre_walk_cli::CommandError;
@@ -33,15 +37,15 @@ use crate::job::{self, JobError, Until};
 use crate::output::Output;
 use crate::progress::{Figures, Work};
 use crate::spill::Spill;
-use crate::tree::{Common, Faults, PAUSE, Part, Rank, Totals, put_path};
-use crate::walk::{agree, fail, printer};
+use crate::tree::{Common, Faults, Lines, PAUSE, Part, Rank, Totals, path_line, put_path};
+use crate::walk::{agree, end, fail, printer};
 
 /// Copy a directory tree, on all ranks of this job
 ///
 /// DESTINATION is the path of the copy itself. Running the same command again copies only what differs, and so continues
 /// a copy that was interrupted or killed. Write DIRECTORY/ to create the copy in a directory, under the source's name. All
 /// nodes have to share both file systems. Files larger than a chunk are copied by several ranks. The exit code is 0 only
-/// if the copy is complete.
+/// if the copy is complete. A job has nobody to ask, so --mirror needs --yes or --dry-run.
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
@@ -52,6 +56,9 @@ pub struct Args {
     /// Detect differences by contents instead of by sizes and times
     #[arg(long)]
     checksum: bool,
+    /// Afterwards, compare everything with its copy, including contents
+    #[arg(long)]
+    verify: bool,
     /// Replace links and files that are in the way of a directory, and devices, pipes and sockets that are in the way
     /// of anything else
     #[arg(long, short)]
@@ -65,6 +72,22 @@ pub struct Args {
     /// Do not copy extended attributes and ACLs
     #[arg(long)]
     no_xattrs: bool,
+    /// Make the destination a mirror of the source: remove what the source does not have
+    #[arg(long, conflicts_with_all = ["filters", "cross_mounts"])]
+    mirror: bool,
+    /// With --mirror: empty the destination if the source is empty, which is refused otherwise: the file system that belongs
+    /// there may not be mounted
+    #[arg(long, requires = "mirror")]
+    mirror_empty: bool,
+    /// With --mirror: remove
+    #[arg(long, short, requires = "mirror")]
+    yes: bool,
+    /// Count what would be copied and removed, judging by types, sizes, times, modes and owners, and change nothing
+    #[arg(long, conflicts_with_all = ["yes", "verify", "checksum"])]
+    dry_run: bool,
+    /// With --dry-run: also print every path; with --json, as one object per line before the totals
+    #[arg(long, requires = "dry_run")]
+    list: bool,
     /// Split files larger than this into chunks of this size, which the ranks share out
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_chunk)]
     chunk: u64,
@@ -93,6 +116,9 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         Ok(copy) => copy,
         Err(code) => return Ok(code),
     };
+    if args.dry_run {
+        return dry_run(rank, args, &copy, &options);
+    }
     let begun = if rank.network.is_root() { copy.begin_together().map_err(refused) } else { Ok(None) };
     let _lock = match agree(&rank.network, begun) {
         Ok(lock) => lock,
@@ -117,7 +143,11 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
             });
         }
         let _stop = StopAtEnd(&counting);
-        Job { rank: &mut *rank, copy: &copy, options: &options, threads }.run(&mut output)
+        let mut job = Job { rank: &mut *rank, copy: &copy, options: &options, threads };
+        match job.run(&mut output)? {
+            Shutdown::Finished if args.verify => job.verify(&mut output),
+            ended => Ok(ended),
+        }
     })?;
     let part = Part {
         counts: counts_of(copy.counters()),
@@ -127,7 +157,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         ..Part::default()
     };
     let code = match rank.gather(part, &mut output)? {
-        Some(totals) => report(rank, &copy, &totals),
+        Some(totals) => report(rank, args, &copy, &totals),
         None => 0,
     };
     Ok(rank.network.decide(code))
@@ -163,12 +193,16 @@ fn prepare(args: &Args, threads: NonZeroUsize, selection: Selection) -> Result<C
         fsync: args.fsync,
         cross_mounts: args.cross_mounts,
         extended: !args.no_xattrs,
-        mirror: false,
-        mirror_empty: false,
+        mirror: args.mirror,
+        mirror_empty: args.mirror_empty,
         selection: Arc::new(selection),
     };
-    let copy = Copy::new(&args.source, &args.destination, options).map_err(refused)?;
-    directories_only(copy)
+    let copy = directories_only(Copy::new(&args.source, &args.destination, options).map_err(refused)?)?;
+    if args.mirror && !args.yes && !args.dry_run {
+        let sentence = "nothing was copied or removed: a job has nobody to ask; give --yes, or check first with --dry-run";
+        return Err(CommandError::Usage(sentence.to_owned()));
+    }
+    Ok(copy)
 }
 
 /// Returns a refusal as an error of the command.
@@ -267,6 +301,20 @@ impl Job<'_, '_> {
         let ended = ended.map_err(broken)??;
         copy.sync_part();
         Ok(ended)
+    }
+
+    /// Compares everything with its copy, unless something was not copied.
+    fn verify(&mut self, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
+        let copy = self.copy;
+        let begin = self.rank.network.is_root();
+        if self.rank.any(output, copy.failures().count() > 0)? {
+            return Ok(Shutdown::Finished);
+        }
+        let (rank, options) = (&mut *self.rank, self.options);
+        let ended = copy.verify_part(begin, |walk, visitors| {
+            rank.walk_together((walk, visitors), options, output, None, copy.control())
+        });
+        ended.map_err(broken)?
     }
 
     /// Returns whether the program is to end, which is so for all ranks if it is for one. All ranks wait for each other.
@@ -415,6 +463,9 @@ impl Drop for CloseOnPanic<'_> {
 const NAMES: [&str; 8] =
     ["directories", "copied", "linked", "unchanged", "removed", "vanished", "bytes", "chunks_resumed"];
 
+/// The place of the number of compared entries, behind those.
+const VERIFIED: usize = NAMES.len();
+
 fn counts_of(counters: &Counters) -> Vec<u64> {
     let all = [
         &counters.directories,
@@ -425,11 +476,12 @@ fn counts_of(counters: &Counters) -> Vec<u64> {
         &counters.vanished,
         &counters.bytes_copied,
         &counters.chunks_resumed,
+        &counters.verified,
     ];
     all.map(get).to_vec()
 }
 
-fn report(rank: &Rank<'_>, copy: &Copy, totals: &Totals) -> i32 {
+fn report(rank: &Rank<'_>, args: &Args, copy: &Copy, totals: &Totals) -> i32 {
     let errors = totals.failures.count;
     if rank.json {
         let mut map = Map::new();
@@ -437,6 +489,8 @@ fn report(rank: &Rank<'_>, copy: &Copy, totals: &Totals) -> i32 {
         for (place, name) in NAMES.iter().enumerate() {
             map.insert((*name).to_owned(), totals.count(place).into());
         }
+        let verified: Value = if args.verify { totals.count(VERIFIED).into() } else { Value::Null };
+        map.insert("verified".to_owned(), verified);
         map.insert("left_out".to_owned(), totals.notes.count.into());
         map.insert("first_left_out".to_owned(), totals.notes.json().into());
         map.insert("errors".to_owned(), errors.into());
@@ -445,7 +499,11 @@ fn report(rank: &Rank<'_>, copy: &Copy, totals: &Totals) -> i32 {
         println!("{}", Value::Object(map));
     } else {
         totals.notes.complain();
-        println!("{}", described(totals));
+        let verified = match args.verify {
+            true => format!("; {} compared", grouped(totals.count(VERIFIED))),
+            false => String::new(),
+        };
+        println!("{}{verified}", described(totals));
     }
     if totals.interrupted {
         return fail("interrupted: run the same command again to continue");
@@ -473,4 +531,63 @@ fn described(totals: &Totals) -> String {
         text += &format!(", {} vanished meanwhile", grouped(of(5)));
     }
     text
+}
+
+/// Finds out what the copy would do, and lists it if asked to.
+fn dry_run(
+    rank: &mut Rank<'_>,
+    args: &Args,
+    copy: &Copy,
+    options: &algorithm::Options,
+) -> Result<i32, JobError> {
+    let (forwarder, mut output) = Output::new(printer(&rank.network)?, rank.network.size());
+    let (lines, planned, json) = (Lines::new(forwarder), Plan::default(), rank.json);
+    let report = |differing: Differing| {
+        let Some(action) = planned.add(copy, &differing) else { return };
+        if args.list {
+            let path = if differing.path.is_empty() && !json { &b"."[..] } else { &differing.path[..] };
+            lines.print(&path_line(Some(("action", action)), path, json));
+        }
+    };
+    let ended = copy.preview_part(rank.network.is_root(), &report, |walk, visitors| {
+        rank.walk_together((walk, visitors), options, &mut output, Some(&lines), copy.control())
+    });
+    let part = Part {
+        interrupted: ended.map_err(broken)?? == Shutdown::Stopped,
+        counts: [&planned.copied, &planned.bytes, &planned.adjusted, &planned.removed].map(get).to_vec(),
+        failures: Faults::of(copy.failures()),
+        ..Part::default()
+    };
+    let Some(totals) = rank.gather(part, &mut output)? else { return Ok(rank.network.decide(0)) };
+    if let Some(error) = output.failure() {
+        return Ok(rank.network.decide(end(Err(CommandError::output(error)))));
+    }
+    let (copied, bytes, adjusted, removed) =
+        (totals.count(0), totals.count(1), totals.count(2), totals.count(3));
+    let errors = totals.failures.count;
+    if rank.json {
+        let json = serde_json::json!({
+            "dry_run": true, "copied": copied, "bytes": bytes, "adjusted": adjusted, "removed": removed,
+            "errors": errors, "first_errors": totals.failures.json(),
+        });
+        println!("{json}");
+    } else {
+        let mut text = format!("would copy {} ({})", count(copied, "entry", "entries"), size(bytes));
+        if adjusted > 0 {
+            text += &format!(", adjust the metadata of {}", grouped(adjusted));
+        }
+        if args.mirror {
+            text += &format!(", remove {}", count(removed, "entry", "entries"));
+        }
+        println!("{text}");
+    }
+    let code = match (totals.interrupted, errors) {
+        (true, _) => fail("interrupted: nothing was copied or removed"),
+        (false, 0) => 0,
+        (false, _) => {
+            totals.failures.complain();
+            fail(&format!("{} could not be examined", count(errors, "path", "paths")))
+        }
+    };
+    Ok(rank.network.decide(code))
 }

@@ -162,7 +162,7 @@ impl Destination {
                         _ => "something else exists where a directory is needed; --force replaces it",
                     }));
                 }
-                if !self.claim(&stat, name)? {
+                if !self.claim(&stat, name)? || self.together && !self.lists(name)? {
                     return Err(Obstacle::Other(ONE));
                 }
                 retry_on_intr(|| rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;

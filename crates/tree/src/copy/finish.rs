@@ -4,12 +4,13 @@
 //! all of them walk the source once more, and end each directory where it is met, which happens once. Then nothing in it is
 //! made any more, so that the order does not matter, and nothing has to be remembered from the first walk.
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nacre_walk::WalkError;
-use nacre_walk::directory;
+use nacre_walk::directory::{self, Identity};
 use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Verdict, Visitor};
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ use crate::copy::destination::Destination;
 use crate::copy::file::stat_open;
 use crate::copy::visitor::{Ending, passed};
 use crate::error::EntryError;
-use crate::root::Root;
+use crate::root::{Root, identity_of};
 
 const END: &str = "cannot end the copy of the directory";
 
@@ -36,6 +37,17 @@ pub struct Finisher<'a> {
 impl<'a> Finisher<'a> {
     pub(crate) fn new(shared: &'a Shared, top: &'a Arc<Destination>, destination: &'a Root) -> Finisher<'a> {
         Finisher { shared, top, destination }
+    }
+
+    /// Returns whether the source of a mirror is still the same directory, and not, for example, the empty one that its file
+    /// system was mounted on: then everything that the mirror has would be removed.
+    fn is_source(&self, opened: Result<Identity, Errno>, path: &CStr) -> bool {
+        if !self.shared.options.mirror || opened == Ok(self.shared.source) {
+            return true;
+        }
+        let cause = "something else took its place since the mirror was begun";
+        self.shared.failures.add(EntryError::new(path.to_bytes().to_vec(), END, cause));
+        false
     }
 
     /// Ends a directory of the source.
@@ -65,6 +77,9 @@ impl<'a> Finisher<'a> {
         if Metadata(stat).kind() != FileKind::Directory
             || !crosses && directory::is_mounted(&stat, entry.parent(), source.as_fd()) != Ok(false)
         {
+            return;
+        }
+        if entry.directory.is_none() && !self.is_source(Ok(directory::identity(&stat)), entry.name) {
             return;
         }
         match parent.find(name) {
@@ -101,6 +116,7 @@ impl Visitor for Finisher<'_> {
         }
         let (parent, name) = match opened.directory {
             Some(parent) => (parent.state(), opened.name),
+            None if !self.is_source(identity_of(opened.descriptor), opened.name) => return None,
             None => (self.top, self.destination.name()),
         };
         match parent.find(name) {
