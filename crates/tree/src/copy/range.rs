@@ -129,7 +129,10 @@ impl Copy {
                 return Err(Errno::XDEV);
             }
             source = next;
-            destination = destination.find(&name)?;
+            let below = destination.find(&name)?;
+            // Found again by its name if it is needed; with many threads and levels, too much would stay open.
+            destination.close();
+            destination = below;
         }
         Ok(Place { path: within.to_vec(), source, destination })
     }
