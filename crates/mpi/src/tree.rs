@@ -6,6 +6,7 @@
 
 pub mod compare;
 pub mod copy;
+mod range;
 pub mod remove;
 
 use std::collections::{BTreeMap, HashSet};
@@ -178,8 +179,7 @@ impl Rank<'_> {
         }
         let (mut any, mut waiting) = (mine, self.network.size() - 1);
         while waiting > 0 {
-            let mut quiet = !output.go_on(&self.network)?;
-            output.report_progress(&self.network, || 0, Instant::now())?;
+            let mut quiet = !self.talk(output)?;
             while waiting > 0
                 && let Some((_, bytes)) = self.network.receive_part()
             {
@@ -194,19 +194,20 @@ impl Rank<'_> {
         Ok(self.network.decide(i32::from(any)) != 0)
     }
 
-    /// Sends each unit to the rank that its inode number stands for, and receives those of this rank.
-    fn distribute(&self, units: &mut Spill, own: &mut Spill) -> Result<(), JobError> {
-        let ranks = u64::from(self.network.size());
+    /// Sends each unit to the rank that `to` gives, and receives those of this rank.
+    fn distribute(
+        &self,
+        units: &mut Spill,
+        own: &mut Spill,
+        to: impl Fn(&Unit) -> u32,
+    ) -> Result<(), JobError> {
         let mut ready: Vec<(u32, Vec<u8>)> = Vec::new();
         let next = || -> Result<Option<(u32, Vec<u8>)>, JobError> {
             if ready.is_empty() {
                 let mut by_rank: BTreeMap<u32, Vec<Unit>> = BTreeMap::new();
                 for _ in 0..PORTION {
                     let Some(unit) = units.pop()? else { break };
-                    // Numbers of one file system may all be even, or the like.
-                    let inode = unit.inodes.first().copied().unwrap_or(0);
-                    let hash = inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-                    by_rank.entry((hash % ranks) as u32).or_default().push(unit);
+                    by_rank.entry(to(&unit)).or_default().push(unit);
                 }
                 for (rank, units) in by_rank {
                     ready.push((rank, postcard::to_stdvec(&units).map_err(io::Error::other)?));
@@ -224,18 +225,41 @@ impl Rank<'_> {
         self.network.exchange(next, receive)
     }
 
-    /// Does work of this rank alone, in a thread, and stops it if a signal asks the program to end.
-    fn watched<T: Send>(&self, control: &Control, work: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| {
+    /// Does work of this rank in another thread, while this one communicates. A signal that asks the program to end stops
+    /// it.
+    fn alongside<T: Send>(
+        &self,
+        output: &mut Output<'_>,
+        control: &Control,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, JobError> {
+        let done = std::thread::scope(|scope| {
             let work = scope.spawn(work);
+            let mut talk = Ok(());
             while !work.is_finished() {
                 if self.interrupted.load(Ordering::Relaxed) {
                     control.stop();
                 }
+                if talk.is_ok() {
+                    talk = self.talk(output).map(drop);
+                }
                 std::thread::sleep(PAUSE);
             }
-            work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+            let done = work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            talk.map(|()| done)
+        })?;
+        // What it has printed is on its way before rank 0 is told how much that is.
+        while self.talk(output)? || !output.is_empty() {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(done)
+    }
+
+    /// Sends, prints and shows what there is, without waiting, and returns whether there was output.
+    fn talk(&self, output: &mut Output<'_>) -> Result<bool, JobError> {
+        let busy = output.go_on(&self.network)?;
+        output.report_progress(&self.network, || 0, Instant::now())?;
+        Ok(busy)
     }
 
     /// Sends this rank's counts and errors to rank 0, which returns those of all ranks.

@@ -156,7 +156,7 @@ fn ranks_tell_every_difference_once() {
     tree(&source);
     succeed(2, &["copy", text(&source), text(&target)]);
     for ranks in [1, 3] {
-        let said = succeed(ranks, &["compare", text(&source), text(&target)]);
+        let said = succeed(ranks, &["compare", "--chunk", "64KiB", text(&source), text(&target)]);
         let same = described(&source).len();
         assert_eq!((&said["same"], &said["different"]), (&same.into(), &0.into()), "{said}");
     }
@@ -170,7 +170,7 @@ fn ranks_tell_every_difference_once() {
     std::fs::remove_file(target.join("crowded/file 9")).unwrap();
     std::fs::remove_dir_all(target.join("2/2")).unwrap();
     std::fs::write(target.join("2/2"), "").unwrap();
-    let words = ["compare", "--contents-only", text(&source), text(&target)];
+    let words = ["compare", "--contents-only", "--chunk", "64KiB", text(&source), text(&target)];
     for (ranks, algorithm) in [(3, "h-drqs"), (4, "drqs")] {
         let output = run(ranks, &[&words[..], &["--algorithm", algorithm]].concat());
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -197,7 +197,7 @@ fn ranks_make_a_mirror_after_a_look_at_what_that_means() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
     tree(&source);
-    let said = succeed(2, &["copy", "--verify", text(&source), text(&target)]);
+    let said = succeed(2, &["copy", "--verify", "--chunk", "64KiB", text(&source), text(&target)]);
     assert_eq!(said["verified"], described(&source).len(), "{said}");
     let outside = folder.path().join("outside");
     std::fs::create_dir(&outside).unwrap();

@@ -47,7 +47,7 @@ use nacre_walk::{FileKind, Metadata, Time};
 use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
 pub use plan::Plan;
-pub use range::{Held, LeftOver, Leftovers, Worker, halve};
+pub use range::{Compared, Held, LeftOver, Leftovers, Worker, halve};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 pub use verify::{Aspects, Difference, Differing, Report, Verifier};
@@ -625,11 +625,12 @@ impl Copy {
     pub fn verify_part<T>(
         &self,
         begin: bool,
+        leftovers: Leftovers<'_>,
         work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
     ) -> Result<T, StartError> {
         self.begin_verifying();
         let report = |differing: Differing| self.differs_from_copy(differing);
-        self.compare_part(begin, (VERIFIED, &report), work)
+        self.compare_part(begin, (VERIFIED, &report), Some(leftovers), work)
     }
 
     fn begin_verifying(&self) {
@@ -643,7 +644,8 @@ impl Copy {
         }
     }
 
-    fn differs_from_copy(&self, differing: Differing) {
+    /// Takes a difference that a verification has found for a failure.
+    pub fn differs_from_copy(&self, differing: Differing) {
         let (path, sentence) = (self.source.join(&differing.path), differing.difference.sentence());
         self.shared.failures.add(EntryError::new(path, "the copy differs:", sentence));
     }
@@ -656,7 +658,7 @@ impl Copy {
     pub fn compare(&self, aspects: Aspects, report: verify::Report<'_>) -> Result<(), StartError> {
         let top = self.top()?;
         let roots = (&self.source, &self.destination);
-        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots);
+        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots, None);
         if self.kind == FileKind::Directory {
             self.walk(verifier);
         } else {
@@ -665,7 +667,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Compares a part, as [`Copy::copy_part`] copies.
+    /// Compares a part, as [`Copy::copy_part`] copies. If there are `leftovers`, large files are passed to it, of which only
+    /// the contents are not compared yet: see [`Copy::ranges_to_compare`].
     ///
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
@@ -673,11 +676,12 @@ impl Copy {
         &self,
         begin: bool,
         (aspects, report): (Aspects, verify::Report<'_>),
+        leftovers: Option<Leftovers<'_>>,
         work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
     ) -> Result<T, StartError> {
         let top = self.top()?;
         let roots = (&self.source, &self.destination);
-        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots);
+        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots, leftovers);
         Ok(self.walk_with(begin, verifier, work))
     }
 
@@ -700,7 +704,7 @@ impl Copy {
         report: verify::Report<'_>,
         work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
     ) -> Result<T, StartError> {
-        self.compare_part(begin, (self.previewed(), report), work)
+        self.compare_part(begin, (self.previewed(), report), None, work)
     }
 
     fn previewed(&self) -> Aspects {

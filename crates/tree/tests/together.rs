@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 use nacre_tree::EntryErrors;
 use nacre_tree::copy::{
-    Aspects, Copy, Destination, Difference, Differing, Later, LeftOver, Options, Worker, halve,
+    Aspects, Compared, Copy, Destination, Difference, Differing, Later, LeftOver, Options, Report, Worker,
+    halve,
 };
 use nacre_tree::remove::{Remains, Removal};
 use nacre_walk::Queue;
@@ -130,19 +132,42 @@ fn sum(copies: &[Copy; 2], of: impl Fn(&Copy) -> u64) -> u64 {
 
 /// Compares two trees by two processes.
 fn differences(source: &Path, target: &Path) -> Vec<(String, Difference)> {
-    let copies = [0, 1].map(|_| Copy::for_comparison(source, target, options(false)).unwrap().together());
-    let found = Mutex::new(Vec::new());
+    let options = Options { chunk_bytes: 4096, ..options(false) };
+    let copies = [0, 1].map(|_| Copy::for_comparison(source, target, options.clone()).unwrap().together());
+    let (found, left) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let report = |differing: Differing| {
+        let path = String::from_utf8(differing.path).unwrap();
+        found.lock().unwrap().push((path, differing.difference));
+    };
+    let report: Report<'_> = &report;
     together::<Option<Arc<Destination>>>(|process, begun| {
-        let report = |differing: Differing| {
-            let path = String::from_utf8(differing.path).unwrap();
-            found.lock().unwrap().push((path, differing.difference));
-        };
-        let work = copies[process].compare_part(process == 0, (Aspects::ALL, &report), |walk, visitors| {
+        let leave = |later: LeftOver| left.lock().unwrap().push(later.path);
+        let aspects = (Aspects::ALL, report);
+        let work = copies[process].compare_part(process == 0, aspects, Some(&leave), |walk, visitors| {
             begun(walk.queue());
             walk.run(visitors);
         });
         work.unwrap();
     });
+    // The contents of large files.
+    let mut workers = [Worker::default(), Worker::default()];
+    for path in left.into_inner().unwrap() {
+        let mut ranges = Vec::from_iter(copies[0].ranges_to_compare(&path, &mut workers[0]));
+        let (mut differs, mut number) = (false, 0);
+        while let Some(mut range) = ranges.pop() {
+            while let Some(rest) = halve(&mut range) {
+                ranges.push(rest);
+            }
+            number += 1;
+            match copies[number % 2].compare_range(&range, &mut workers[number % 2]) {
+                Compared::Same => {}
+                Compared::Differs => differs = true,
+                Compared::Unknown => panic!("{range:?} was not compared"),
+            }
+        }
+        assert_eq!(number, 11);
+        copies[0].conclude_ranges(&path, differs, report);
+    }
     assert_eq!(sum(&copies, |copy| copy.failures().count()), 0);
     let mut found = found.into_inner().unwrap();
     found.sort_by(|a, b| a.0.cmp(&b.0));
@@ -215,7 +240,9 @@ fn two_processes_tell_every_difference_once() {
     tree(&source);
     Copy::new(&source, &target, options(false)).unwrap().run().unwrap();
     assert_eq!(differences(&source, &target), []);
-    fs::write(target.join("large"), "others").unwrap();
+    let large = fs::File::options().write(true).open(target.join("large")).unwrap();
+    large.write_all_at(b"others", 5000).unwrap();
+    large.set_modified(fs::metadata(source.join("large")).unwrap().modified().unwrap()).unwrap();
     fs::write(source.join("8/more"), "").unwrap();
     fs::File::open(source.join("8")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     fs::remove_dir_all(target.join("9")).unwrap();
@@ -228,7 +255,7 @@ fn two_processes_tell_every_difference_once() {
         ("8", Difference::Modified),
         ("8/more", Difference::Missing),
         ("9", Difference::Missing),
-        ("large", Difference::Size),
+        ("large", Difference::Contents),
     ];
     let found = differences(&source, &target);
     let found: Vec<(&str, Difference)> = found.iter().map(|(path, what)| (&path[..], *what)).collect();

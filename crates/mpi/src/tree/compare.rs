@@ -1,7 +1,7 @@
 //! `nacre-mpi compare`.
 //!
 //! Every rank compares the entries of its part. A directory that several ranks work on is compared by the one that meets it in
-//! its parent. Rank 0 prints the lines of all.
+//! its parent. The ranges of large files are compared after the walk, by all ranks. Rank 0 prints the lines of all.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_quantity::{Escaped, count, grouped};
 use nacre_ranks::Shutdown;
-use nacre_tree::copy::{Aspects, Copy, Difference, Differing, Options};
+use nacre_tree::copy::{Aspects, Copy, Difference, Differing, LeftOver, Options, Report};
 use nacre_walk::filter::Selection;
 use nacre_walk_cli::CommandError;
 use serde_json::{Map, Value};
@@ -18,7 +18,8 @@ use serde_json::{Map, Value};
 use crate::job::JobError;
 use crate::output::Output;
 use crate::progress::Figures;
-use crate::tree::copy::{broken, directories_only, progress, refused};
+use crate::tree::copy::{broken, directories_only, parse_chunk, progress, refused};
+use crate::tree::range::{self, LeftLater, Sharing};
 use crate::tree::{Common, Faults, Lines, Part, Rank, Totals, put_path};
 use crate::walk::{agree, end, fail, printer};
 
@@ -50,12 +51,12 @@ pub struct Args {
     /// Ignore extended attributes and ACLs
     #[arg(long)]
     no_xattrs: bool,
+    /// Split files larger than this into chunks of this size, which the ranks share out
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_chunk)]
+    chunk: u64,
     #[command(flatten)]
     common: Common,
 }
-
-/// The size of the ranges in which the threads of a rank share large files, in bytes.
-const CHUNK_BYTES: u64 = 64 << 20;
 
 /// The exit code where something could not be compared.
 const TROUBLE: i32 = 2;
@@ -88,10 +89,18 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         lines.print(format!("{line}\n").as_bytes());
     };
     let begin = rank.network.is_root();
-    let ended = comparison.compare_part(begin, (aspects, &report), |walk, visitors| {
-        rank.walk_together((walk, visitors), &options, &mut output, Some(&lines), comparison.control())
+    let (left, control) = (LeftLater::new(), comparison.control());
+    let leave = |later: LeftOver| left.add(later);
+    let ended = comparison.compare_part(begin, (aspects, &report), Some(&leave), |walk, visitors| {
+        rank.walk_together((walk, visitors), &options, &mut output, Some(&lines), control)
     });
-    let ended = ended.map_err(broken)??;
+    let (_, mut large) = left.into_inner()?;
+    let mut ended = ended.map_err(broken)??;
+    if ended == Shutdown::Finished {
+        let sharing = Sharing { options: &options, threads, control };
+        let said = (&report as Report<'_>, Some(&lines));
+        ended = range::compare(rank, &comparison, &mut large, sharing, said, &mut output)?;
+    }
     let part = Part {
         counts: vec![
             comparison.counters().verified.load(Ordering::Relaxed),
@@ -114,7 +123,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
 fn prepare(args: &Args, threads: NonZeroUsize, selection: Selection) -> Result<Copy, CommandError> {
     let options = Options {
         threads,
-        chunk_bytes: CHUNK_BYTES,
+        chunk_bytes: args.chunk,
         checksum: false,
         force: false,
         fsync: false,

@@ -18,26 +18,24 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nacre_quantity::{count, grouped, size};
-use nacre_ranks::hybrid::SharedQueue;
 use nacre_ranks::{self as algorithm, Shutdown};
 use nacre_tree::Control;
-use nacre_tree::copy::{
-    Copy, Counters, Differing, Later, LeftOver, Options, Plan, StartError, Worker, halve,
-};
+use nacre_tree::copy::{Copy, Counters, Differing, LeftOver, Options, Plan, StartError, Worker};
 use nacre_walk::Unit;
 use nacre_walk::filter::Selection;
 use nacre_walk_cli::CommandError;
 use serde_json::{Map, Value};
 
-use crate::job::{self, JobError, Until};
+use crate::job::JobError;
 use crate::output::Output;
 use crate::progress::{Figures, Work};
 use crate::spill::Spill;
-use crate::tree::{Common, Faults, Lines, PAUSE, Part, Rank, Totals, path_line, put_path};
+use crate::tree::range::{self, LeftLater, Sharing, lock};
+use crate::tree::{Common, Faults, Lines, Part, Rank, Totals, path_line, put_path};
 use crate::walk::{agree, end, fail, printer};
 
 /// Copy a directory tree, on all ranks of this job
@@ -95,15 +93,13 @@ pub struct Args {
     common: Common,
 }
 
-fn parse_chunk(text: &str) -> Result<u64, String> {
+/// Parses the size of a chunk.
+pub fn parse_chunk(text: &str) -> Result<u64, String> {
     match nacre_quantity::parse_size(text)? {
         size if size < 4096 => Err("chunks must have at least 4096 bytes".to_owned()),
         size => Ok(size),
     }
 }
-
-/// The maximum number of large files that a rank begins at once; each takes an open record.
-const FILES_MAX: usize = 64;
 
 /// Runs `nacre-mpi copy`.
 ///
@@ -240,19 +236,8 @@ pub fn broken(refusal: StartError) -> JobError {
     JobError::Io(io::Error::other(refusal.to_string()))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
-}
-
-/// What the walk leaves for later.
-struct LeftLater {
-    linked: Spill,
-    large: Spill,
-    failed: Option<io::Error>,
 }
 
 /// The copy as one rank makes it.
@@ -266,32 +251,19 @@ struct Job<'a, 'b> {
 impl Job<'_, '_> {
     fn run(&mut self, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
         let copy = self.copy;
-        let later = Mutex::new(LeftLater { linked: Spill::new(), large: Spill::new(), failed: None });
-        let leave = |left: LeftOver| {
-            let mut later = lock(&later);
-            let unit = |inodes| Unit { root: 0, path: left.path, position: None, inodes };
-            let left = match left.later {
-                Later::Linked(inode) => later.linked.push(unit(vec![inode])),
-                Later::Large => later.large.push(unit(Vec::new())),
-            };
-            if let Err(error) = left {
-                later.failed = Some(error);
-            }
-        };
+        let left = LeftLater::new();
+        let leave = |later: LeftOver| left.add(later);
         let begin = self.rank.network.is_root();
         let (rank, options) = (&mut *self.rank, self.options);
         let ended = copy.copy_part(begin, &leave, |walk, visitors| {
             rank.walk_together((walk, visitors), options, output, None, copy.control())
         });
         let ended = ended.map_err(broken)??;
-        let mut later = later.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = later.failed {
-            return Err(error.into());
-        }
-        if ended == Shutdown::Stopped || self.copy_linked(&mut later.linked, output)? == Shutdown::Stopped {
+        let (mut linked, mut large) = left.into_inner()?;
+        if ended == Shutdown::Stopped || self.copy_linked(&mut linked, output)? == Shutdown::Stopped {
             return Ok(Shutdown::Stopped);
         }
-        if self.copy_large(&mut later.large, output)? == Shutdown::Stopped {
+        if self.copy_large(&mut large, output)? == Shutdown::Stopped {
             return Ok(Shutdown::Stopped);
         }
         let rank = &mut *self.rank;
@@ -299,7 +271,7 @@ impl Job<'_, '_> {
             rank.walk_together((walk, visitors), options, output, None, copy.control())
         });
         let ended = ended.map_err(broken)??;
-        copy.sync_part();
+        rank.alongside(output, copy.control(), || copy.sync_part())?;
         Ok(ended)
     }
 
@@ -310,11 +282,20 @@ impl Job<'_, '_> {
         if self.rank.any(output, copy.failures().count() > 0)? {
             return Ok(Shutdown::Finished);
         }
+        let left = LeftLater::new();
+        let leave = |later: LeftOver| left.add(later);
         let (rank, options) = (&mut *self.rank, self.options);
-        let ended = copy.verify_part(begin, |walk, visitors| {
+        let ended = copy.verify_part(begin, &leave, |walk, visitors| {
             rank.walk_together((walk, visitors), options, output, None, copy.control())
         });
-        ended.map_err(broken)?
+        let ended = ended.map_err(broken)??;
+        let (_, mut large) = left.into_inner()?;
+        if ended == Shutdown::Stopped {
+            return Ok(ended);
+        }
+        let sharing = Sharing { options, threads: self.threads, control: copy.control() };
+        let report = |differing: Differing| copy.differs_from_copy(differing);
+        range::compare(self.rank, copy, &mut large, sharing, (&report, None), output)
     }
 
     /// Returns whether the program is to end, which is so for all ranks if it is for one. All ranks wait for each other.
@@ -326,7 +307,12 @@ impl Job<'_, '_> {
     /// Copies files with several names, all names of a file on one rank.
     fn copy_linked(&mut self, linked: &mut Spill, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
         let mut names = Spill::new();
-        self.rank.distribute(linked, &mut names)?;
+        let ranks = u64::from(self.rank.network.size());
+        self.rank.distribute(linked, &mut names, |name| {
+            // Numbers of one file system may all be even, or the like.
+            let inode = name.inodes.first().copied().unwrap_or(0);
+            ((inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % ranks) as u32
+        })?;
         if self.is_stopped(output)? {
             return Ok(Shutdown::Stopped);
         }
@@ -335,7 +321,7 @@ impl Job<'_, '_> {
     }
 
     fn copy_names(&mut self, names: Spill, output: &mut Output<'_>) -> Result<(), JobError> {
-        let (copy, rank) = (self.copy, &*self.rank);
+        let copy = self.copy;
         let (names, failed, working) = (Mutex::new(names), Mutex::new(None), AtomicUsize::new(0));
         let next = || {
             let mut names = lock(&names);
@@ -360,80 +346,47 @@ impl Job<'_, '_> {
                 }
             }
         };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.threads.get()).map(|_| scope.spawn(work)).collect();
-            while !threads.iter().all(|thread| thread.is_finished()) {
-                if rank.interrupted.load(Ordering::Relaxed) {
-                    copy.control().stop();
+        let threads = self.threads.get();
+        let all = || {
+            std::thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(work);
                 }
-                output.go_on(&rank.network)?;
-                output.report_progress(&rank.network, || 0, Instant::now())?;
-                std::thread::sleep(PAUSE);
-            }
-            Ok::<(), JobError>(())
-        })?;
+            });
+        };
+        self.rank.alongside(output, copy.control(), all)?;
         failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Copies large files by ranges, which are shared out among all ranks.
     fn copy_large(&mut self, large: &mut Spill, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
+        let copy = self.copy;
+        let sharing = Sharing { options: self.options, threads: self.threads, control: copy.control() };
         let mut worker = Worker::default();
-        loop {
-            let mut files = Vec::new();
-            while files.len() < FILES_MAX
-                && let Some(file) = large.pop()?
-            {
-                files.push(file.path);
-            }
-            if !self.rank.any(output, !files.is_empty())? {
-                return Ok(Shutdown::Finished);
-            }
+        while let Some(files) = range::next_files(self.rank, large, output)? {
             let (mut ranges, mut held) = (Vec::new(), Vec::new());
-            for file in &files {
-                let (missing, record) = self.copy.begin_ranges(file, &mut worker);
-                ranges.extend(missing);
-                held.extend(record);
-            }
-            let ended = self.copy_ranges(ranges, output)?;
+            let begin = || {
+                for file in &files {
+                    let (missing, record) = copy.begin_ranges(file, &mut worker);
+                    ranges.extend(missing);
+                    held.extend(record);
+                }
+            };
+            self.rank.alongside(output, copy.control(), begin)?;
+            let ended = range::share_out(self.rank, ranges, sharing, output, |range, worker| {
+                copy.copy_range(range, worker);
+            })?;
             drop(held);
             if ended == Shutdown::Stopped {
                 return Ok(ended);
             }
-            files.iter().for_each(|file| self.copy.end_ranges(file, &mut worker));
+            let end = || files.iter().for_each(|file| copy.end_ranges(file, &mut worker));
+            self.rank.alongside(output, copy.control(), end)?;
             if self.is_stopped(output)? {
                 return Ok(Shutdown::Stopped);
             }
         }
-    }
-
-    fn copy_ranges(&mut self, ranges: Vec<Unit>, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
-        let (copy, count) = (self.copy, self.threads.get());
-        let queue = SharedQueue::new(ranges);
-        let work = || {
-            let _close = CloseOnPanic(&queue);
-            let mut worker = Worker::default();
-            while let Some(mut range) = queue.begin(false) {
-                // The farther halves are there for everybody.
-                while let Some(rest) = halve(&mut range) {
-                    algorithm::Queue::put(&mut queue.clone(), vec![rest]);
-                }
-                copy.copy_range(&range, &mut worker);
-                queue.finish([]);
-            }
-        };
-        let threads = || {
-            std::thread::scope(|scope| {
-                for _ in 0..count {
-                    scope.spawn(work);
-                }
-            });
-        };
-        let until = Until {
-            interrupted: self.rank.interrupted,
-            checkpoint_at: None,
-            stopped: &|| copy.control().stop(),
-        };
-        job::run_shared(&mut self.rank.network, &queue, threads, self.options, output, &until)
+        Ok(Shutdown::Finished)
     }
 }
 
@@ -444,17 +397,6 @@ impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.stop();
-        }
-    }
-}
-
-/// Ends the threads of a queue if one of them panics: the others would wait for ever.
-struct CloseOnPanic<'a>(&'a SharedQueue<Unit>);
-
-impl Drop for CloseOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.close();
         }
     }
 }

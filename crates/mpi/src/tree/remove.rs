@@ -80,7 +80,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
     if !restricted {
         failures = EntryErrors::default();
         if !interrupted && rank.network.is_root() {
-            let removed = rank.watched(removal.control(), || removal.run());
+            let removed = rank.alongside(&mut output, removal.control(), || removal.run())?;
             (failures, interrupted) = (removed.failures, removed.stopped);
         }
         // The others wait for this, asleep.

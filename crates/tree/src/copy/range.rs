@@ -1,27 +1,32 @@
-//! Entries that are copied after the walk, where several processes copy a tree together.
+//! Entries that are copied or compared after the walk, where several processes work on a tree together.
 //!
 //! A file with several names is copied by one process, which is given all names: the first is copied, the others are linked
 //! to it. A large file is begun by one process, which makes the unfinished copy and the record of its chunks. All processes
 //! copy chunks, each to its place, and note them in the record. Then the process that began the file copies it as if it were
 //! alone: it finds in the record what was done, copies what is missing, and gives the copy its metadata and its name. So
 //! nothing depends on any other process, and a job that was killed is continued like every copy.
+//!
+//! Chunks of large files are compared by all processes too; one of them concludes from all chunks of a file.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nacre_walk::directory::{self, identity};
 use nacre_walk::{FileKind, Metadata, Unit};
 use rustix::fs::{CWD, Mode, OFlags, Statx};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::copy::data::{BUFFER_BYTES, open_for_reading};
+use crate::copy::data::{BUFFER_BYTES, Halt, forget, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::{
-    CHUNKS, COPY, CopyError, Item, Later, Role, failed, gone_or, is_sparse, stat_open, unfinished,
+    CHUNKS, COPY, CopyError, ENDED, Item, Later, Role, failed, gone_or, is_sparse, stat_open, unfinished,
 };
 use crate::copy::record::{Record, is_own};
-use crate::copy::{Copy, Shared, visitor};
+use crate::copy::verify::COMPARE;
+use crate::copy::{Copy, Difference, Differing, Report, Shared, visitor};
+use crate::error::{Cause, EntryError};
 
 /// An entry that is left for later.
 #[derive(Clone, Debug)]
@@ -55,8 +60,20 @@ struct OpenFile {
     path: Vec<u8>,
     source: OwnedFd,
     target: OwnedFd,
-    record: Record,
+    /// The record of copied chunks; none if the file is compared.
+    record: Option<Record>,
     stat: Statx,
+}
+
+/// The result of comparing a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// It is the same in both files.
+    Same,
+    /// It differs.
+    Differs,
+    /// It was not compared: the failure is noted, unless the work was stopped.
+    Unknown,
 }
 
 /// The state of one thread: what it has open for the next entry, which often is in the same directory.
@@ -206,15 +223,19 @@ impl Copy {
         let Worker { place, open, buffer } = worker;
         let known = open.take().filter(|open| open.path == range.path);
         let Ok(file) = known.map_or_else(|| self.open_range(&range.path, place), Ok) else { return };
-        let chunk_bytes = self.shared.options.chunk_bytes;
-        let chunk = range.position.unwrap_or(0);
-        let from = chunk.saturating_mul(chunk_bytes).min(file.stat.stx_size);
-        let to = from.saturating_add(chunk_bytes).min(file.stat.stx_size);
+        let (from, to) = self.first_chunk(range, file.stat.stx_size);
         buffer.resize(BUFFER_BYTES, 0);
         let pair = self.shared.pair(file.source.as_fd(), file.target.as_fd(), is_sparse(&file.stat));
-        if pair.copy(from, to, buffer).is_ok() && note(&self.shared, &file, chunk).is_ok() {
+        if pair.copy(from, to, buffer).is_ok() && note(&self.shared, &file, range).is_ok() {
             *open = Some(file);
         }
+    }
+
+    /// Returns the beginning and the end of the first chunk of a range, in bytes of the file.
+    fn first_chunk(&self, range: &Unit, size: u64) -> (u64, u64) {
+        let chunk_bytes = self.shared.options.chunk_bytes;
+        let from = range.position.unwrap_or(0).saturating_mul(chunk_bytes).min(size);
+        (from, from.saturating_add(chunk_bytes).min(size))
     }
 
     fn open_range(&self, path: &[u8], place: &mut Option<Place>) -> Result<OpenFile, CopyError> {
@@ -233,7 +254,13 @@ impl Copy {
                 let known = identity(&stat_open(target.as_fd())?);
                 // What was begun is of this source as it is now.
                 let begun = record.finished(&self.shared.subject(&stat, known))?;
-                Ok(begun.map(|_| OpenFile { path: path.to_vec(), source, target, record, stat }))
+                Ok(begun.map(|_| OpenFile {
+                    path: path.to_vec(),
+                    source,
+                    target,
+                    record: Some(record),
+                    stat,
+                }))
             };
             open().map_err(failed(COPY))?.ok_or(CopyError::Vanished)
         })
@@ -244,14 +271,101 @@ impl Copy {
         worker.open = None;
         self.copy_as(path, Role::Last, worker);
     }
+
+    /// Returns the range of all chunks of a large file that is to be compared; `None` if it is not there any more.
+    pub fn ranges_to_compare(&self, path: &[u8], worker: &mut Worker) -> Option<Unit> {
+        let stat = self.with_item(path, Role::Alone, &mut worker.place, |item| {
+            directory::stat(item.source, item.source_name).map_err(gone_or(COMPARE))
+        });
+        match stat {
+            Ok(stat) => {
+                let chunks = stat.stx_size.div_ceil(self.shared.options.chunk_bytes);
+                Some(Unit { root: 0, path: path.to_vec(), position: Some(0), inodes: vec![chunks] })
+            }
+            Err(error) => {
+                self.cannot_compare(path, error);
+                None
+            }
+        }
+    }
+
+    /// Compares the first chunk of a range with that of the copy.
+    pub fn compare_range(&self, range: &Unit, worker: &mut Worker) -> Compared {
+        if self.shared.control.is_stopped() {
+            return Compared::Unknown;
+        }
+        let Worker { place, open, buffer } = worker;
+        let known = open.take().filter(|open| open.path == range.path);
+        let file = match known.map_or_else(|| self.open_compared(&range.path, place), Ok) {
+            Ok(file) => file,
+            Err(error) => {
+                self.cannot_compare(&range.path, error);
+                return Compared::Unknown;
+            }
+        };
+        let (from, to) = self.first_chunk(range, file.stat.stx_size);
+        buffer.resize(BUFFER_BYTES, 0);
+        let pair = self.shared.pair(file.source.as_fd(), file.target.as_fd(), false);
+        let compared = pair.compare(from, to, buffer);
+        match compared {
+            Ok(()) => {
+                *open = Some(file);
+                Compared::Same
+            }
+            Err(Halt::Differs | Halt::Ended) => Compared::Differs,
+            Err(Halt::Stopped) => Compared::Unknown,
+            Err(Halt::Failed(errno)) => {
+                self.cannot_compare(&range.path, failed(COMPARE)(errno));
+                Compared::Unknown
+            }
+        }
+    }
+
+    fn open_compared(&self, path: &[u8], place: &mut Option<Place>) -> Result<OpenFile, CopyError> {
+        self.with_item(path, Role::Alone, place, |item| {
+            let source = open_for_reading(item.source, item.source_name).map_err(gone_or(COMPARE))?;
+            let stat = stat_open(source.as_fd()).map_err(failed(COMPARE))?;
+            let directory = item.destination.descriptor().map_err(failed(COMPARE))?;
+            let target = open_for_reading(&directory, item.name).map_err(failed(COMPARE))?;
+            if self.shared.verifying() {
+                forget(&target);
+            }
+            Ok(OpenFile { path: path.to_vec(), source, target, record: None, stat })
+        })
+    }
+
+    /// Notes that a file could not be compared, unless it is not there any more.
+    fn cannot_compare(&self, path: &[u8], error: CopyError) {
+        let cause = match error {
+            CopyError::Vanished => {
+                self.shared.counters.vanished.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            CopyError::Stopped => return,
+            CopyError::Ended => Cause::Other(ENDED),
+            CopyError::Failed(_, cause) => cause,
+        };
+        self.shared.failures.add(EntryError { path: self.source.join(path), attempted: COMPARE, cause });
+    }
+
+    /// Concludes from the chunks of a large file, all of which were compared.
+    pub fn conclude_ranges(&self, path: &[u8], differs: bool, report: Report<'_>) {
+        if differs {
+            let (path, difference) = (path.to_vec(), Difference::Contents);
+            report(Differing { path, kind: FileKind::File, size: 0, difference });
+        } else {
+            self.shared.counters.verified.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
-/// Notes a chunk that was copied, after it is durable.
-fn note(shared: &Shared, file: &OpenFile, chunk: u64) -> Result<(), Errno> {
+/// Notes the first chunk of a range, which was copied, after it is durable.
+fn note(shared: &Shared, file: &OpenFile, range: &Unit) -> Result<(), Errno> {
     if shared.keeps_chunks() {
         rustix::fs::fdatasync(&file.target)?;
     }
-    file.record.add(u32::try_from(chunk).map_err(|_| Errno::OVERFLOW)?)
+    let chunk = u32::try_from(range.position.unwrap_or(0)).map_err(|_| Errno::OVERFLOW)?;
+    file.record.as_ref().map_or(Ok(()), |record| record.add(chunk))
 }
 
 #[cfg(test)]

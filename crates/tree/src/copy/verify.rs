@@ -1,7 +1,8 @@
 //! The visitor that compares a source with its copy, or any two trees.
 //!
 //! A directory is compared when it is left. Where several processes compare, it may be left by several: then it is compared
-//! where it is met in its parent, which happens once, and entering it is silent.
+//! where it is met in its parent, which happens once, and entering it is silent. The contents of large files are left for
+//! later then.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,12 +21,13 @@ use crate::copy::Shared;
 use crate::copy::attributes::Named;
 use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
-use crate::copy::file::stat_open;
+use crate::copy::file::{Later, stat_open};
+use crate::copy::range::{LeftOver, Leftovers};
 use crate::copy::visitor::{FOLDS, SPARE, left_out, passed};
 use crate::error::EntryError;
 use crate::root::Root;
 
-const COMPARE: &str = "cannot compare";
+pub const COMPARE: &str = "cannot compare";
 
 /// The properties to compare, beside names, types, sizes, link targets and device numbers.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +151,8 @@ pub struct Verifier<'a> {
     top: &'a Arc<Destination>,
     source: &'a Root,
     destination: &'a Root,
+    /// The receiver of large files whose contents are compared later.
+    leftovers: Option<Leftovers<'a>>,
     buffer: Vec<u8>,
 }
 
@@ -161,8 +165,9 @@ impl<'a> Verifier<'a> {
         (aspects, report): (Aspects, Report<'a>),
         top: &'a Arc<Destination>,
         (source, destination): (&'a Root, &'a Root),
+        leftovers: Option<Leftovers<'a>>,
     ) -> Verifier<'a> {
-        Verifier { shared, aspects, report, top, source, destination, buffer: Vec::new() }
+        Verifier { shared, aspects, report, top, source, destination, leftovers, buffer: Vec::new() }
     }
 
     /// Compares a source that is not a directory with the destination.
@@ -203,6 +208,11 @@ impl<'a> Verifier<'a> {
             Err(Outcome::Unknown(errno)) => {
                 self.shared.failures.add(EntryError::new(self.source.join(&path()), COMPARE, errno));
             }
+            Err(Outcome::Later) => {
+                if let Some(leftovers) = self.leftovers {
+                    leftovers(LeftOver { path: path(), later: Later::Large });
+                }
+            }
             Err(Outcome::Stopped) => {}
         }
     }
@@ -240,6 +250,9 @@ impl<'a> Verifier<'a> {
                 }
                 if !self.aspects.contents {
                     return Ok(());
+                }
+                if self.leftovers.is_some() && stat.stx_size > self.shared.options.chunk_bytes {
+                    return Err(Outcome::Later);
                 }
                 match self.shared.compare((&source, &copy), &stat, buffer) {
                     Ok(()) => {}
@@ -379,6 +392,8 @@ enum Outcome {
     /// The destination has none; the size in bytes if it is a file.
     Missing(u64),
     Unknown(Errno),
+    /// The contents are compared later.
+    Later,
     Stopped,
 }
 
