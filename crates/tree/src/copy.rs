@@ -474,7 +474,8 @@ impl Copy {
     /// All of them are given the same source, destination and options. One calls [`Copy::begin_together`]; then, each step
     /// after all processes have done the one before: [`Copy::copy_part`], [`Copy::copy_entry`] for the names of files with
     /// several names (one process for all names of a file), the ranges of large files ([`Copy::begin_ranges`],
-    /// [`Copy::copy_range`], [`Copy::end_ranges`]), [`Copy::finish_part`], and [`Copy::sync_part`].
+    /// [`Copy::copy_range`], [`Copy::end_ranges`]), the names that were left for later, [`Copy::finish_part`], and
+    /// [`Copy::sync_part`].
     pub fn together(mut self) -> Copy {
         self.shared.together = true;
         // Chunks are made durable one by one, so that no machine's restart matters.

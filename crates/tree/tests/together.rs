@@ -56,7 +56,8 @@ fn together<S: Send + Sync + 'static>(run: impl Fn(usize, &dyn Fn(&Arc<Queue<S>>
 /// The number of directories in a tree, without its root.
 const FOLDERS: usize = 200;
 
-/// Creates folders with files, of which the first of each has another name in one folder, and a large file.
+/// Creates folders with files, of which the first of each has another name in one folder, a large file, and one with three
+/// names.
 fn tree(root: &Path) {
     fs::create_dir_all(root.join("names")).unwrap();
     for number in 1..FOLDERS {
@@ -68,7 +69,11 @@ fn tree(root: &Path) {
         fs::hard_link(folder.join("0"), root.join(format!("names/{number}"))).unwrap();
     }
     let large: Vec<u8> = (0..41_000_u32).map(|number| (number / 7) as u8).collect();
-    fs::write(root.join("large"), large).unwrap();
+    fs::write(root.join("large"), &large).unwrap();
+    fs::write(root.join("7/large"), &large).unwrap();
+    for other in ["names/large", "8/large"] {
+        fs::hard_link(root.join("7/large"), root.join(other)).unwrap();
+    }
     let old = std::time::UNIX_EPOCH + Duration::new(1_234_567_890, 987_654_321);
     for path in ["names", "7", "large", ""] {
         fs::File::open(root.join(path)).unwrap().set_modified(old).unwrap();
@@ -92,11 +97,18 @@ fn copy(source: &Path, target: &Path, options: &Options) -> [Copy; 2] {
     let mut workers = [Worker::default(), Worker::default()];
     let (linked, large): (Vec<LeftOver>, Vec<LeftOver>) =
         left.into_inner().unwrap().into_iter().partition(|left| matches!(left.later, Later::Linked(_)));
+    // Those of a large file are left for later once more.
+    let (mut large, mut names): (Vec<(usize, Vec<u8>)>, Vec<Vec<u8>>) =
+        (large.into_iter().map(|left| (0, left.path)).collect(), Vec::new());
     for left in linked {
-        copies[1].copy_entry(&left.path, &mut workers[1]);
+        match copies[1].copy_entry(&left.path, true, &mut workers[1]) {
+            Some(Later::Large) => large.push((1, left.path)),
+            Some(Later::Linked(_)) => names.push(left.path),
+            None => {}
+        }
     }
-    for LeftOver { path, .. } in large {
-        let (mut ranges, held) = copies[0].begin_ranges(&path, &mut workers[0]);
+    for (owner, path) in large {
+        let (mut ranges, held) = copies[owner].begin_ranges(&path, &mut workers[owner]);
         let mut number = 0;
         while let Some(mut range) = ranges.pop() {
             while let Some(rest) = halve(&mut range) {
@@ -113,8 +125,11 @@ fn copy(source: &Path, target: &Path, options: &Options) -> [Copy; 2] {
         let name = std::str::from_utf8(&path).unwrap();
         assert!(!target.join(name).exists(), "it has no name before it is complete");
         drop(held);
-        copies[0].end_ranges(&path, &mut workers[0]);
+        copies[owner].end_ranges(&path, &mut workers[owner]);
         assert!(target.join(name).exists());
+    }
+    for path in names {
+        assert_eq!(copies[1].copy_entry(&path, false, &mut workers[1]), None);
     }
     together::<Arc<Destination>>(|process, begun| {
         let done = copies[process].finish_part(process == 0, |walk, visitors| {
@@ -186,8 +201,8 @@ fn two_processes_copy_everything_once() {
         sum(&copies, |copy| of(copy).load(Ordering::Relaxed))
     };
     assert_eq!(count(|copy| &copy.counters().directories), FOLDERS as u64 + 1);
-    assert_eq!(count(|copy| &copy.counters().linked), FOLDERS as u64 - 1);
-    assert_eq!(count(|copy| &copy.counters().copied), 10 * (FOLDERS as u64 - 1) + 1);
+    assert_eq!(count(|copy| &copy.counters().linked), FOLDERS as u64 - 1 + 2);
+    assert_eq!(count(|copy| &copy.counters().copied), 10 * (FOLDERS as u64 - 1) + 2);
     for copy in &copies {
         assert!(copy.counters().entries.load(Ordering::Relaxed) > 1, "both have work");
     }
@@ -281,6 +296,6 @@ fn two_processes_remove_everything() {
     assert_eq!(last.failures.count(), 0, "{:?}", last.failures.first());
     assert!(!root.exists() && folder.path().join("beside").exists());
     let entries: u64 = removals.iter().map(Removal::entries).sum();
-    // The root, the folders with ten files each but for that of the names, the names, the link, and the large file.
-    assert_eq!(entries as usize, 1 + FOLDERS + 11 * (FOLDERS - 1) + 2);
+    // The root, the folders with ten files each but for that of the names, the names, the link, and those of the large files.
+    assert_eq!(entries as usize, 1 + FOLDERS + 11 * (FOLDERS - 1) + 1 + 4);
 }

@@ -3,7 +3,7 @@
 //! 1. All ranks walk the source. Each makes the directories of its part, and copies the files. Left for later are files with
 //!    several names, as another rank may have met another name, and files larger than a chunk.
 //! 2. The names of files with several names are sent to the ranks that the files' inode numbers stand for, which copy the
-//!    first name of each and link the others to it.
+//!    first name of each and link the others to it, after step 3 if the file is large.
 //! 3. Large files are begun by the ranks that met them. Their ranges are the work that the algorithm shares out, and the
 //!    ranks that began them end them. This is done for some files at a time.
 //! 4. All ranks walk the source once more, and give directories their metadata. A mirror removes here what only the destination
@@ -260,10 +260,27 @@ impl Job<'_, '_> {
         });
         let ended = ended.map_err(broken)??;
         let (mut linked, mut large) = left.into_inner()?;
-        if ended == Shutdown::Stopped || self.copy_linked(&mut linked, output)? == Shutdown::Stopped {
+        if ended == Shutdown::Stopped {
+            return Ok(ended);
+        }
+        let mut names = Spill::new();
+        let ranks = u64::from(self.rank.network.size());
+        self.rank.distribute(&mut linked, &mut names, |name| {
+            // Numbers of one file system may all be even, or the like.
+            let inode = name.inodes.first().copied().unwrap_or(0);
+            ((inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % ranks) as u32
+        })?;
+        let again = LeftLater::new();
+        if self.is_stopped(output)? || self.copy_names(names, Some(&again), output)? {
             return Ok(Shutdown::Stopped);
         }
-        if self.copy_large(&mut large, output)? == Shutdown::Stopped {
+        let (names, mut large_too) = again.into_inner()?;
+        for large in [&mut large, &mut large_too] {
+            if self.copy_large(large, output)? == Shutdown::Stopped {
+                return Ok(Shutdown::Stopped);
+            }
+        }
+        if self.copy_names(names, None, output)? {
             return Ok(Shutdown::Stopped);
         }
         let rank = &mut *self.rank;
@@ -304,23 +321,14 @@ impl Job<'_, '_> {
         self.rank.any(output, stopped)
     }
 
-    /// Copies files with several names, all names of a file on one rank.
-    fn copy_linked(&mut self, linked: &mut Spill, output: &mut Output<'_>) -> Result<Shutdown, JobError> {
-        let mut names = Spill::new();
-        let ranks = u64::from(self.rank.network.size());
-        self.rank.distribute(linked, &mut names, |name| {
-            // Numbers of one file system may all be even, or the like.
-            let inode = name.inodes.first().copied().unwrap_or(0);
-            ((inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % ranks) as u32
-        })?;
-        if self.is_stopped(output)? {
-            return Ok(Shutdown::Stopped);
-        }
-        self.copy_names(names, output)?;
-        Ok(if self.is_stopped(output)? { Shutdown::Stopped } else { Shutdown::Finished })
-    }
-
-    fn copy_names(&mut self, names: Spill, output: &mut Output<'_>) -> Result<(), JobError> {
+    /// Copies files with several names, of all of which this rank has all names, and returns whether the program is to end.
+    /// Large files are left for `later`, if that is given.
+    fn copy_names(
+        &mut self,
+        names: Spill,
+        later: Option<&LeftLater>,
+        output: &mut Output<'_>,
+    ) -> Result<bool, JobError> {
         let copy = self.copy;
         let (names, failed, working) = (Mutex::new(names), Mutex::new(None), AtomicUsize::new(0));
         let next = || {
@@ -337,7 +345,10 @@ impl Job<'_, '_> {
             let mut worker = Worker::default();
             loop {
                 if let Some(name) = next() {
-                    copy.copy_entry(&name.path, &mut worker);
+                    let left = copy.copy_entry(&name.path, later.is_some(), &mut worker);
+                    if let (Some(left), Some(later)) = (left, later) {
+                        later.add(LeftOver { path: name.path, later: left });
+                    }
                     working.fetch_sub(1, Ordering::SeqCst);
                 } else if working.load(Ordering::SeqCst) == 0 || copy.control().is_stopped() {
                     break;
@@ -355,7 +366,10 @@ impl Job<'_, '_> {
             });
         };
         self.rank.alongside(output, copy.control(), all)?;
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), |error| Err(error.into()))
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(JobError::Io(error)),
+            None => self.is_stopped(output),
+        }
     }
 
     /// Copies large files by ranges, which are shared out among all ranks.

@@ -51,6 +51,8 @@ pub enum Role {
     Alone,
     /// It leaves the entry for later if others have to do with it: large files, and files with several names.
     First,
+    /// It is given all names of the file, and leaves it for later if it is large.
+    Names,
     /// It ends a large file whose ranges were copied by several processes, which have counted their bytes.
     Last,
 }
@@ -220,7 +222,9 @@ impl Item<'_> {
         }
         let (inode, links) = (identity(stat), &self.shared.links);
         let version = (stat.stx_size, modified(stat));
-        match links.met(inode, version, stat.stx_nlink, || self.shared.help(buffer)) {
+        let resumed = self.role != Role::Names;
+        match links.met(inode, (version, stat.stx_nlink), resumed, || self.shared.help(buffer)) {
+            Turn::Wait => Ok(T::from_done(Done::Later(Later::Linked(stat.stx_ino)))),
             Turn::Link(first) => match self.link(stat, &first) {
                 Ok(done) => Ok(T::from_done(done)),
                 // That file system takes no more links, or has none: then it is a file of its own.
@@ -231,6 +235,10 @@ impl Item<'_> {
             },
             Turn::Copy => {
                 let result = copy(buffer);
+                if result.as_ref().is_ok_and(T::is_later) {
+                    links.deferred(inode);
+                    return result;
+                }
                 let copied = result.as_ref().is_ok_and(T::is_done);
                 match self.destination.stat(self.name) {
                     Ok(Some(stat)) if copied => links.ready(
@@ -422,7 +430,7 @@ impl Item<'_> {
             }
             return Ok(Some(Done::Unchanged));
         }
-        if self.role == Role::First && before.stx_size > shared.options.chunk_bytes {
+        if matches!(self.role, Role::First | Role::Names) && before.stx_size > shared.options.chunk_bytes {
             return Ok(Some(Done::Later(Later::Large)));
         }
         let directory = self.destination.descriptor().map_err(failed(WRITE))?;
@@ -726,6 +734,7 @@ const BUSY: &str = "another copy is writing it at the moment";
 trait FromDone {
     fn from_done(done: Done) -> Self;
     fn is_done(&self) -> bool;
+    fn is_later(&self) -> bool;
 }
 
 impl FromDone for Done {
@@ -736,6 +745,10 @@ impl FromDone for Done {
     fn is_done(&self) -> bool {
         true
     }
+
+    fn is_later(&self) -> bool {
+        matches!(self, Done::Later(_))
+    }
 }
 
 impl FromDone for Option<Done> {
@@ -745,6 +758,10 @@ impl FromDone for Option<Done> {
 
     fn is_done(&self) -> bool {
         self.is_some()
+    }
+
+    fn is_later(&self) -> bool {
+        matches!(self, Some(Done::Later(_)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Entries that are copied or compared after the walk, where several processes work on a tree together.
 //!
 //! A file with several names is copied by one process, which is given all names: the first is copied, the others are linked
-//! to it. A large file is begun by one process, which makes the unfinished copy and the record of its chunks. All processes
+//! to it. If the file is large, all names are left for later once more, until the first was copied by ranges. A large file is begun by one process, which makes the unfinished copy and the record of its chunks. All processes
 //! copy chunks, each to its place, and note them in the record. Then the process that began the file copies it as if it were
 //! alone: it finds in the record what was done, copies what is missing, and gives the copy its metadata and its name. So
 //! nothing depends on any other process, and a job that was killed is continued like every copy.
@@ -21,7 +21,8 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::copy::data::{BUFFER_BYTES, Halt, forget, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::{
-    CHUNKS, COPY, CopyError, ENDED, Item, Later, Role, failed, gone_or, is_sparse, stat_open, unfinished,
+    CHUNKS, COPY, CopyError, Done, ENDED, Item, Later, Role, failed, gone_or, is_sparse, stat_open,
+    unfinished,
 };
 use crate::copy::record::{Record, is_own};
 use crate::copy::verify::COMPARE;
@@ -176,14 +177,15 @@ impl Copy {
         })
     }
 
-    /// Copies an entry that is no directory, by its path below the source.
-    pub fn copy_entry(&self, path: &[u8], worker: &mut Worker) {
-        self.copy_as(path, Role::Alone, worker);
+    /// Copies an entry that is no directory, by its path below the source: one of the names of a file, all of which this
+    /// process is given. With `by_ranges`, a large file and its other names are left for later, which is returned.
+    pub fn copy_entry(&self, path: &[u8], by_ranges: bool, worker: &mut Worker) -> Option<Later> {
+        self.copy_as(path, if by_ranges { Role::Names } else { Role::Alone }, worker)
     }
 
-    fn copy_as(&self, path: &[u8], role: Role, worker: &mut Worker) {
+    fn copy_as(&self, path: &[u8], role: Role, worker: &mut Worker) -> Option<Later> {
         if self.shared.control.is_stopped() {
-            return;
+            return None;
         }
         let Worker { place, buffer, .. } = worker;
         let mut kind = FileKind::File;
@@ -195,7 +197,9 @@ impl Copy {
             }
             item.copy(kind, buffer)
         });
+        let later = if let Ok(Done::Later(later)) = &done { Some(*later) } else { None };
         visitor::account(&self.shared, kind, done, || self.source.join(path));
+        later
     }
 
     /// Helps with the files that other threads of this process copy in chunks, and returns whether there was work.
