@@ -94,7 +94,11 @@ fn a_study_runs_on_the_program_that_started_it() {
     assert!(table.contains("none lost"), "{table}");
     study(&["--clients", "0"]).failed(2, &["at least 1"]);
     let help = String::from_utf8(run(self::study(&["--help"])).stdout).unwrap();
-    assert!(["Usage: nacre bench", "rmw", "locks", "walk", "trees", "reflect"].iter().all(|word| help.contains(word)));
+    assert!(
+        ["Usage: nacre bench", "rmw", "locks", "walk", "trees", "reflect"]
+            .iter()
+            .all(|word| help.contains(word))
+    );
 }
 
 #[test]

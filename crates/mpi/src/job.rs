@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nacre_ranks::hybrid::SharedQueue;
 use nacre_ranks::{self as algorithm, Outbox, Pauses, Pausing, Rank, Shutdown, Transport};
 use nacre_walk::{Queue, Unit};
 use nix::sys::resource::UsageWho;
@@ -65,6 +66,8 @@ pub struct Until<'a> {
     pub interrupted: &'a AtomicBool,
     /// The time at which a checkpoint is due. Only one rank needs to know it.
     pub checkpoint_at: Option<Instant>,
+    /// Called when the phase ends early, on every rank, so that visitors in long operations end them.
+    pub stopped: &'a dyn Fn(),
 }
 
 /// Walks until the ranks have visited everything or a stop was requested. `threads` runs the engine and returns when
@@ -79,7 +82,7 @@ pub fn run_phase<S: Send + Sync>(
     threads: impl FnOnce() + Send,
     options: &algorithm::Options,
     entries: Vec<Unit>,
-    output: &mut Output,
+    output: &mut Output<'_>,
     until: &Until<'_>,
 ) -> Result<Phase, JobError> {
     engine.keep_open();
@@ -89,11 +92,11 @@ pub fn run_phase<S: Send + Sync>(
         let phase = catch_unwind(AssertUnwindSafe(|| {
             if !options.algorithm.has_master() {
                 let mut queue = Shared(engine.clone());
-                return communicate(network, &mut queue, engine, options, output, until, alive);
+                return communicate(network, &mut queue, &**engine, options, output, until, alive);
             }
             let mut queue = OneByOne::new(engine.clone());
             algorithm::Queue::put(&mut queue, entries);
-            let phase = communicate(network, &mut queue, engine, options, output, until, alive);
+            let phase = communicate(network, &mut queue, &**engine, options, output, until, alive);
             let left = queue.drain();
             match queue.failed() {
                 Some(error) => Err(error.into()),
@@ -112,12 +115,81 @@ pub fn run_phase<S: Send + Sync>(
     })
 }
 
-fn communicate<S: Send + Sync>(
+/// Works on units that are no directories, with threads that share a queue, until those of all ranks are done or a stop
+/// was requested. `threads` runs them, and returns when the queue is closed.
+///
+/// # Errors
+/// [`JobError`] if the network or a thread failed.
+pub fn run_shared(
+    network: &mut Network<Unit>,
+    queue: &SharedQueue<Unit>,
+    threads: impl FnOnce() + Send,
+    options: &algorithm::Options,
+    output: &mut Output<'_>,
+    until: &Until<'_>,
+) -> Result<Shutdown, JobError> {
+    std::thread::scope(|scope| {
+        let threads = scope.spawn(threads);
+        let alive = || !threads.is_finished();
+        let phase = catch_unwind(AssertUnwindSafe(|| {
+            communicate(network, &mut queue.clone(), queue, options, output, until, alive)
+        }));
+        // The scope waits for its threads, which wait for work.
+        queue.close();
+        let phase = phase.unwrap_or_else(|panic| resume_unwind(panic));
+        let rank = network.rank();
+        threads.join().map_err(|_| JobError::Thread(rank))?;
+        phase.map(|phase| phase.ending)
+    })
+}
+
+/// The threads behind a queue, as the thread that communicates sees them.
+trait Engine {
+    /// Makes the threads end.
+    fn stop(&self);
+
+    /// Returns whether nothing is queued or worked on.
+    fn is_idle(&self) -> bool;
+
+    /// Waits until that is so, or for a while, and returns whether it is.
+    fn wait_idle(&self, pause: Duration) -> bool;
+}
+
+impl<S: Send + Sync> Engine for Queue<S> {
+    fn stop(&self) {
+        Queue::stop(self);
+    }
+
+    fn is_idle(&self) -> bool {
+        Queue::is_idle(self)
+    }
+
+    fn wait_idle(&self, pause: Duration) -> bool {
+        Queue::wait_idle(self, pause)
+    }
+}
+
+impl Engine for SharedQueue<Unit> {
+    fn stop(&self) {
+        self.close();
+    }
+
+    fn is_idle(&self) -> bool {
+        algorithm::Queue::is_idle(self)
+    }
+
+    fn wait_idle(&self, pause: Duration) -> bool {
+        std::thread::sleep(pause);
+        algorithm::Queue::is_idle(self)
+    }
+}
+
+fn communicate(
     network: &mut Network<Unit>,
     queue: &mut impl algorithm::Queue<Unit>,
-    engine: &Queue<S>,
+    engine: &impl Engine,
     options: &algorithm::Options,
-    output: &mut Output,
+    output: &mut Output<'_>,
     until: &Until<'_>,
     alive: impl Fn() -> bool,
 ) -> Result<Phase, JobError> {
@@ -158,6 +230,9 @@ fn communicate<S: Send + Sync>(
         if let Some(ending) = rank.shutdown() {
             // Once: the threads that are running stop for it, and those of the next phase must not.
             if !std::mem::replace(&mut stopped, true) {
+                if ending == Shutdown::Stopped {
+                    (until.stopped)();
+                }
                 engine.stop();
             }
             // The threads may still write, and are waited for while their output is taken.

@@ -10,6 +10,7 @@ mod output;
 mod processor;
 mod progress;
 mod spill;
+mod tree;
 mod walk;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,6 +38,9 @@ struct Line {
 #[derive(clap::Subcommand)]
 enum Command {
     Walk(Box<walk::Args>),
+    Copy(Box<tree::copy::Args>),
+    Compare(Box<tree::compare::Args>),
+    Remove(Box<tree::remove::Args>),
     /// Check that the network does what the walk relies on
     #[command(hide = true)]
     Contract {
@@ -77,15 +81,24 @@ fn main() -> ExitCode {
 
 fn run(line: Line, world: &impl Communicator) -> i32 {
     let mut network = network::Network::<Unit>::new(world.duplicate());
-    match line.command {
-        Command::Walk(args) => {
-            let interrupted = Arc::new(AtomicBool::new(false));
-            for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-                if let Err(error) = signal_hook::flag::register(signal, interrupted.clone()) {
-                    eprintln!("nacre-mpi: cannot wait for signals: {error}");
-                }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    if !matches!(line.command, Command::Contract { .. }) {
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            if let Err(error) = signal_hook::flag::register(signal, interrupted.clone()) {
+                eprintln!("nacre-mpi: cannot wait for signals: {error}");
             }
-            walk::run(&args, line.json, network, &interrupted)
+        }
+    }
+    match line.command {
+        Command::Walk(args) => walk::run(&args, line.json, network, &interrupted),
+        Command::Copy(args) => {
+            tree::run(network, line.json, &interrupted, |rank| tree::copy::run(rank, &args))
+        }
+        Command::Compare(args) => {
+            tree::run(network, line.json, &interrupted, |rank| tree::compare::run(rank, &args))
+        }
+        Command::Remove(args) => {
+            tree::run(network, line.json, &interrupted, |rank| tree::remove::run(rank, &args))
         }
         Command::Contract { seed } => {
             let unit = |number: u64, bytes: usize| Unit {

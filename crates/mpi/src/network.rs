@@ -17,11 +17,11 @@ use mpi::raw::AsRaw;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use nacre_ranks::{Message, Transport};
-use nacre_walk::Snapshot;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::processor::Mask;
+use crate::progress::Figures;
 
 /// The error with which the network failed.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +124,11 @@ const PART: i32 = 2;
 const DECISION: i32 = 3;
 /// The progress of a rank.
 const PROGRESS: i32 = 4;
+/// Pieces that ranks exchange between phases.
+const EXCHANGE: i32 = 5;
+
+/// The maximum number of a rank's pieces in an exchange that MPI has not taken yet.
+const EXCHANGED_MAX: usize = 16;
 
 /// One rank's end of the network.
 pub struct Network<W> {
@@ -177,8 +182,8 @@ impl<W> Network<W> {
     ///
     /// # Errors
     /// If MPI reports an error.
-    pub fn send_progress(&self, snapshot: &Snapshot, outgoing: &mut Outgoing) -> Result<(), NetworkError> {
-        let bytes = postcard::to_stdvec(snapshot).map_err(NetworkError::Encoding)?;
+    pub fn send_progress(&self, figures: &Figures, outgoing: &mut Outgoing) -> Result<(), NetworkError> {
+        let bytes = postcard::to_stdvec(figures).map_err(NetworkError::Encoding)?;
         outgoing.send(&self.world, 0, PROGRESS, bytes)
     }
 
@@ -186,10 +191,10 @@ impl<W> Network<W> {
     ///
     /// # Errors
     /// If it cannot be decoded.
-    pub fn receive_progress(&self) -> Result<Option<(u32, Snapshot)>, NetworkError> {
+    pub fn receive_progress(&self) -> Result<Option<(u32, Figures)>, NetworkError> {
         let Some((from, bytes)) = self.take_one(PROGRESS) else { return Ok(None) };
-        let snapshot = postcard::from_bytes(&bytes);
-        Ok(Some((from, snapshot.map_err(|_| NetworkError::Nonsense(from, bytes.len()))?)))
+        let figures = postcard::from_bytes(&bytes);
+        Ok(Some((from, figures.map_err(|_| NetworkError::Nonsense(from, bytes.len()))?)))
     }
 
     /// Sends `bytes` to rank 0, and waits until MPI has taken them. Only between phases.
@@ -253,6 +258,53 @@ impl<W> Network<W> {
         let mut all = vec![0; mask.len() * self.world.size() as usize];
         self.world.all_gather_into(&mask[..], &mut all[..]);
         all.as_chunks().0.to_vec()
+    }
+
+    /// Sends the pieces that `next` gives, each to a rank, until it gives none, and passes those that arrive to `receive`,
+    /// with their senders. No piece is empty. Returns when this rank has sent and received everything; before another
+    /// exchange, all ranks have to wait for each other. Only between phases.
+    ///
+    /// # Errors
+    /// If MPI reports an error, and those of `next` and `receive`.
+    pub fn exchange<E: From<NetworkError>>(
+        &self,
+        mut next: impl FnMut() -> Result<Option<(u32, Vec<u8>)>, E>,
+        mut receive: impl FnMut(u32, Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (own, ranks) = (self.number(), self.size());
+        let mut outgoing = Outgoing::default();
+        let mut sending = true;
+        // An empty piece is the last one of its sender.
+        let mut unended = (0..ranks).filter(|rank| *rank != own).peekable();
+        let mut open = ranks - 1;
+        while sending || open > 0 || unended.peek().is_some() || outgoing.len() > 0 {
+            let mut quiet = true;
+            outgoing.settle()?;
+            if outgoing.len() < EXCHANGED_MAX {
+                if sending {
+                    match next()? {
+                        Some((to, piece)) if to == own => receive(own, piece)?,
+                        Some((to, piece)) => outgoing.send(&self.world, to, EXCHANGE, piece)?,
+                        None => sending = false,
+                    }
+                    quiet = false;
+                } else if let Some(to) = unended.next() {
+                    outgoing.send(&self.world, to, EXCHANGE, Vec::new())?;
+                    quiet = false;
+                }
+            }
+            if let Some((from, piece)) = self.take_one(EXCHANGE) {
+                match piece.is_empty() {
+                    true => open -= 1,
+                    false => receive(from, piece)?,
+                }
+                quiet = false;
+            }
+            if quiet {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        Ok(())
     }
 
     /// Ends the whole job at once.

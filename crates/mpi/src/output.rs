@@ -35,7 +35,7 @@ impl Write for Forwarder {
 }
 
 /// The end of the output that belongs to the communicating thread.
-pub struct Output {
+pub struct Output<'a> {
     pieces: Receiver<Vec<u8>>,
     sending: Outgoing,
     printer: Option<Printer>,
@@ -43,12 +43,12 @@ pub struct Output {
     sent: u64,
     received: Vec<u64>,
     /// The progress, if it is shown.
-    progress: Option<Progress>,
+    progress: Option<Progress<'a>>,
 }
 
-impl Output {
+impl<'a> Output<'a> {
     /// Creates both ends. Only rank 0 has a `printer`.
-    pub fn new(printer: Option<Printer>, ranks: u32) -> (Forwarder, Output) {
+    pub fn new(printer: Option<Printer>, ranks: u32) -> (Forwarder, Output<'a>) {
         let (sender, pieces) = sync_channel(WAITING_MAX);
         let received = vec![0; ranks as usize];
         (
@@ -100,17 +100,17 @@ impl Output {
     }
 
     /// Has the progress of the walk shown.
-    pub fn show_progress(&mut self, progress: Progress) {
+    pub fn show_progress(&mut self, progress: Progress<'a>) {
         self.progress = Some(progress);
     }
 
     /// Returns the progress, if it is shown.
-    pub fn progress(&self) -> Option<&Progress> {
+    pub fn progress(&self) -> Option<&Progress<'a>> {
         self.progress.as_ref()
     }
 
     /// Returns the progress, if it is shown, for changes.
-    pub fn progress_mut(&mut self) -> Option<&mut Progress> {
+    pub fn progress_mut(&mut self) -> Option<&mut Progress<'a>> {
         self.progress.as_mut()
     }
 

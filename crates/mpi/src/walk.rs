@@ -27,7 +27,7 @@ use crate::measure::{Measured, Measurements};
 use crate::network::Network;
 use crate::output::{Output, Printer};
 use crate::processor::{self, Mask, Shares};
-use crate::progress::Progress;
+use crate::progress::{Figures, Progress};
 
 /// Count or list everything below some roots, on all ranks of this job
 #[derive(clap::Args, Clone, Debug)]
@@ -90,7 +90,7 @@ struct Part {
     pieces: u64,
     /// The number of reports of its progress that rank 0 must have received, and the progress itself.
     reports: u64,
-    snapshot: Snapshot,
+    figures: Figures,
     /// True if a signal has asked the program to end.
     interrupted: bool,
     measured: Measured,
@@ -148,7 +148,7 @@ impl Rank<'_> {
         plan.begin_at(now, newer);
         let plan = plan;
 
-        let (forwarder, mut output) = Output::new(self.printer()?, self.network.size());
+        let (forwarder, mut output) = Output::new(printer(&self.network)?, self.network.size());
         let listing = nacre_walk::list::Output::new(Box::new(forwarder));
         let mut walk = match self.agree(plan.walk()) {
             Ok(walk) => walk,
@@ -156,7 +156,9 @@ impl Rank<'_> {
         };
         let engine = walk.queue().clone();
         if live {
-            output.show_progress(Progress::new(engine.clone(), self.network.size()));
+            let engine = engine.clone();
+            let sample = move |pending| Figures::Walk(Snapshot { pending, ..engine.snapshot() });
+            output.show_progress(Progress::new(Box::new(sample), self.network.size()));
         }
         let errors = match self.agree(plan.error_log(self.resumes())) {
             Ok(errors) => errors,
@@ -198,7 +200,7 @@ impl Rank<'_> {
         loop {
             let due =
                 target.filter(|_| self.network.is_root()).map(|_| Instant::now() + self.args.walk.every);
-            let until = Until { interrupted: self.interrupted, checkpoint_at: due };
+            let until = Until { interrupted: self.interrupted, checkpoint_at: due, stopped: &|| {} };
             let threads = || {
                 walk.run(&mut collectors);
                 collectors.iter_mut().for_each(Collector::flush);
@@ -226,7 +228,7 @@ impl Rank<'_> {
                 units,
                 pieces: output.sent(),
                 reports: output.progress().map_or(0, Progress::sent),
-                snapshot: engine.snapshot(),
+                figures: Figures::Walk(engine.snapshot()),
                 interrupted: self.interrupted.load(Ordering::Relaxed),
                 measured: Measured::new(&phase, &self.network, walk.queue().progress(), began.elapsed()),
                 failure: None,
@@ -300,33 +302,8 @@ impl Rank<'_> {
         Ok(plan)
     }
 
-    /// Returns the result if all ranks succeeded; otherwise one of the failed ranks prints its error, and all return
-    /// the greatest exit code.
     fn agree<T>(&self, done: Result<T, CommandError>) -> Result<T, i32> {
-        let code = match &done {
-            Ok(_) => 0,
-            Err(CommandError::Usage(_)) => 2,
-            Err(_) => 1,
-        };
-        let codes = self.network.share(code);
-        let worst = codes.iter().copied().max().unwrap_or(0);
-        let first = codes.iter().position(|code| *code == worst).unwrap_or(0) as u32;
-        match done {
-            Ok(value) if worst == 0 => Ok(value),
-            // Ranks mostly fail for the same reason: one of them says it.
-            Err(error) if first == self.network.number() => {
-                eprintln!("nacre-mpi: {error}");
-                Err(worst as i32)
-            }
-            _ => Err(worst as i32),
-        }
-    }
-
-    fn printer(&self) -> Result<Option<Printer>, JobError> {
-        if !self.network.is_root() {
-            return Ok(None);
-        }
-        Ok(Some(Printer::new(io::stdout().as_fd().try_clone_to_owned()?.into())?))
+        agree(&self.network, done)
     }
 
     /// Sends all counts to rank 0, which returns all parts, without the reports.
@@ -334,7 +311,7 @@ impl Rank<'_> {
         &self,
         mut part: Part,
         counted: &mut Counted,
-        output: &mut Output,
+        output: &mut Output<'_>,
     ) -> Result<Option<Vec<Part>>, JobError> {
         if !self.network.is_root() {
             let links = counted.links.take();
@@ -365,7 +342,7 @@ impl Rank<'_> {
         let mut sums: Vec<Received> = (0..self.network.size()).map(|_| Received::default()).collect();
         part.report.take().into_iter().for_each(|report| counted.report.merge(report));
         parts[0] = Some(part);
-        let complete = |parts: &[Option<Part>], output: &mut Output| {
+        let complete = |parts: &[Option<Part>], output: &mut Output<'_>| {
             output.is_empty()
                 && parts.iter().enumerate().all(|(rank, part)| {
                     let rank = rank as u32;
@@ -418,7 +395,7 @@ impl Rank<'_> {
         target: Option<&Path>,
         counted: &mut Counted,
         mut parts: Vec<Part>,
-        output: &Output,
+        output: &Output<'_>,
     ) -> i32 {
         if let Some(error) = output.failure() {
             return end(Err(CommandError::output(error)));
@@ -453,7 +430,7 @@ impl Rank<'_> {
             };
         }
         if let Some(progress) = output.progress() {
-            progress.conclude(parts.iter().map(|part| &part.snapshot));
+            progress.conclude(parts.iter().map(|part| &part.figures));
         }
         for (root, within) in &plan.dropped {
             let (root, within) = (Escaped::of(root), Escaped::of(within));
@@ -488,8 +465,41 @@ impl Rank<'_> {
     }
 }
 
+/// Returns the result if all ranks succeeded; otherwise one of the failed ranks prints its error, and all return the
+/// greatest exit code.
+pub fn agree<T>(network: &Network<Unit>, done: Result<T, CommandError>) -> Result<T, i32> {
+    let code = match &done {
+        Ok(_) => 0,
+        Err(CommandError::Usage(_)) => 2,
+        Err(_) => 1,
+    };
+    let codes = network.share(code);
+    let worst = codes.iter().copied().max().unwrap_or(0);
+    let first = codes.iter().position(|code| *code == worst).unwrap_or(0) as u32;
+    match done {
+        Ok(value) if worst == 0 => Ok(value),
+        // Ranks mostly fail for the same reason: one of them says it.
+        Err(error) if first == network.number() => {
+            eprintln!("nacre-mpi: {error}");
+            Err(worst as i32)
+        }
+        _ => Err(worst as i32),
+    }
+}
+
+/// Returns the printer of standard output, which rank 0 has.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn printer(network: &Network<Unit>) -> Result<Option<Printer>, JobError> {
+    if !network.is_root() {
+        return Ok(None);
+    }
+    Ok(Some(Printer::new(io::stdout().as_fd().try_clone_to_owned()?.into())?))
+}
+
 /// Prints the job's error, if any, and returns its exit code.
-fn end(verdict: Result<(), CommandError>) -> i32 {
+pub fn end(verdict: Result<(), CommandError>) -> i32 {
     match verdict {
         Ok(()) | Err(CommandError::Unread) => 0,
         Err(error @ CommandError::Usage(_)) => {
@@ -500,13 +510,14 @@ fn end(verdict: Result<(), CommandError>) -> i32 {
     }
 }
 
-fn fail(sentence: &str) -> i32 {
+/// Prints a sentence on standard error, and returns the exit code 1.
+pub fn fail(sentence: &str) -> i32 {
     eprintln!("nacre-mpi: {sentence}");
     1
 }
 
 /// Returns a number that identifies this node: a hash of its name.
-fn node_number() -> u64 {
+pub fn node_number() -> u64 {
     let name = nix::sys::utsname::uname().map(|name| name.nodename().to_owned()).ok();
     BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }

@@ -8,14 +8,18 @@
 //!   chunks that an earlier run finished are not copied again either (`record`).
 //! - Large files are shared out in chunks among idle threads (`job`).
 //! - A directory gets its mode and times when everything in it is done.
+//! - Several processes make a copy together by its parts: see [`Copy::together`].
 
 mod attributes;
 mod claim;
 mod data;
 mod destination;
 mod file;
+mod finish;
 mod job;
 mod link;
+mod plan;
+mod range;
 mod record;
 mod verify;
 mod visitor;
@@ -31,7 +35,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
 pub use destination::Destination;
-pub use file::is_unfinished;
+pub use file::{Later, is_unfinished};
+pub use finish::Finisher;
 use job::{Job, JobContext, Jobs};
 use link::Links;
 use nacre_quantity::Escaped;
@@ -41,6 +46,8 @@ use nacre_walk::filter::{Descent, Filter, Selection};
 use nacre_walk::{FileKind, Metadata, Time};
 use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
+pub use plan::Plan;
+pub use range::{Compared, Held, LeftOver, Leftovers, Worker, halve};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 pub use verify::{Aspects, Difference, Differing, Report, Verifier};
@@ -193,6 +200,8 @@ pub(crate) struct Shared {
     pub cuts: ShortCuts,
     /// The identity of this boot of the machine, or zeros if that does not matter.
     pub boot: [u8; 16],
+    /// Several processes do the work, each a part of it.
+    pub together: bool,
     /// The time at which the copy began.
     pub began: Time,
     /// The identity of the source, which no mirror removes, whatever its paths are.
@@ -217,6 +226,7 @@ impl Shared {
             jobs: Jobs::default(),
             cuts: ShortCuts::default(),
             boot,
+            together: false,
             began: now(),
             source,
             root: Mutex::new(None),
@@ -459,6 +469,85 @@ impl Copy {
         Ok(Copy { source, source_path, _opened: None, kind, destination, shared })
     }
 
+    /// Makes this the share of one process in a copy that several make together, perhaps on several machines.
+    ///
+    /// All of them are given the same source, destination and options. One calls [`Copy::begin_together`]; then, each step
+    /// after all processes have done the one before: [`Copy::copy_part`], [`Copy::copy_entry`] for the names of files with
+    /// several names (one process for all names of a file), the ranges of large files ([`Copy::begin_ranges`],
+    /// [`Copy::copy_range`], [`Copy::end_ranges`]), the names that were left for later, [`Copy::finish_part`], and
+    /// [`Copy::sync_part`].
+    pub fn together(mut self) -> Copy {
+        self.shared.together = true;
+        // Chunks are made durable one by one, so that no machine's restart matters.
+        self.shared.boot = [0; 16];
+        self
+    }
+
+    /// Returns whether the source is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// Begins a copy by several processes, in one of them: makes the copy's directory, and returns its lock, which is held
+    /// as long as it is kept.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn begin_together(&self) -> Result<Option<OwnedFd>, StartError> {
+        self.shared.failures.clear();
+        self.lock(&self.top()?)
+    }
+
+    /// Returns the inode numbers of the source and of the copy, by which processes find out whether they see the same ones.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn inodes(&self) -> Result<(u64, u64), StartError> {
+        let nowhere = |errno| StartError::Nowhere { path: self.destination.path().to_owned(), errno };
+        // A server is asked: this machine may remember that there was none.
+        match rustix::fs::mkdirat(self.destination.parent(), self.destination.name(), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(nowhere(errno)),
+        }
+        let stat = self.destination.stat().map_err(nowhere)?;
+        Ok((self.shared.source.1, stat.stx_ino))
+    }
+
+    /// Copies a part: `work` is given the walk, whose units other processes may be given, and runs it with the visitors. The
+    /// walk begins at the source if `begin` is set, which is for one of the processes. What has to be left for later is
+    /// passed to `leftovers`. No directory gets its metadata yet.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn copy_part<T>(
+        &self,
+        begin: bool,
+        leftovers: Leftovers<'_>,
+        work: impl FnOnce(&mut Walk<Arc<Destination>>, &mut [Copier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        let top = self.top()?;
+        let copier = || visitor::Copier::new(&self.shared, &top, &self.destination, Some(leftovers));
+        Ok(self.walk_with(begin, copier, work))
+    }
+
+    /// Gives directories their metadata, as [`Copy::copy_part`] copies, after everything in them was copied.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn finish_part<T>(
+        &self,
+        begin: bool,
+        work: impl FnOnce(&mut Walk<Arc<Destination>>, &mut [Finisher<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        let top = self.top()?;
+        Ok(self.walk_with(begin, || finish::Finisher::new(&self.shared, &top, &self.destination), work))
+    }
+
+    /// Makes durable what this machine has written of the copy, if requested.
+    pub fn sync_part(&self) {
+        self.sync(self.open_place());
+    }
+
     /// Returns the path of the copy.
     pub fn destination(&self) -> &Path {
         self.destination.path()
@@ -513,7 +602,7 @@ impl Copy {
         // Now, if it is there: its mode may be one that does not let it be opened later.
         let place = self.open_place();
         if self.kind == FileKind::Directory {
-            self.walk(|| visitor::Copier::new(&self.shared, &top, &self.destination));
+            self.walk(|| visitor::Copier::new(&self.shared, &top, &self.destination, None));
         } else {
             self.copy_one(&top);
         }
@@ -526,6 +615,26 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
     pub fn verify(&self) -> Result<(), StartError> {
+        self.begin_verifying();
+        self.compare(VERIFIED, &|differing: Differing| self.differs_from_copy(differing))
+    }
+
+    /// Compares a part with its copy, as [`Copy::verify`] compares everything and [`Copy::copy_part`] copies.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn verify_part<T>(
+        &self,
+        begin: bool,
+        leftovers: Leftovers<'_>,
+        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        self.begin_verifying();
+        let report = |differing: Differing| self.differs_from_copy(differing);
+        self.compare_part(begin, (VERIFIED, &report), Some(leftovers), work)
+    }
+
+    fn begin_verifying(&self) {
         self.shared.verifying.store(true, Ordering::Relaxed);
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
         // A preview counts, too.
@@ -534,15 +643,12 @@ impl Copy {
         if let Ok(place) = self.open_place() {
             let _ = rustix::fs::syncfs(place);
         }
-        let aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
-        self.compare(aspects, &|differing: Differing| {
-            let path = self.source.join(&differing.path);
-            self.shared.failures.add(EntryError::new(
-                path,
-                "the copy differs:",
-                differing.difference.sentence(),
-            ));
-        })
+    }
+
+    /// Takes a difference that a verification has found for a failure.
+    pub fn differs_from_copy(&self, differing: Differing) {
+        let (path, sentence) = (self.source.join(&differing.path), differing.difference.sentence());
+        self.shared.failures.add(EntryError::new(path, "the copy differs:", sentence));
     }
 
     /// Compares source and destination, and passes every difference to `report`. What cannot be compared is in
@@ -553,7 +659,7 @@ impl Copy {
     pub fn compare(&self, aspects: Aspects, report: verify::Report<'_>) -> Result<(), StartError> {
         let top = self.top()?;
         let roots = (&self.source, &self.destination);
-        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots);
+        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots, None);
         if self.kind == FileKind::Directory {
             self.walk(verifier);
         } else {
@@ -562,15 +668,49 @@ impl Copy {
         Ok(())
     }
 
+    /// Compares a part, as [`Copy::copy_part`] copies. If there are `leftovers`, large files are passed to it, of which only
+    /// the contents are not compared yet: see [`Copy::ranges_to_compare`].
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn compare_part<T>(
+        &self,
+        begin: bool,
+        (aspects, report): (Aspects, verify::Report<'_>),
+        leftovers: Option<Leftovers<'_>>,
+        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        let top = self.top()?;
+        let roots = (&self.source, &self.destination);
+        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots, leftovers);
+        Ok(self.walk_with(begin, verifier, work))
+    }
+
     /// Finds out what [`Copy::run`] would do, and passes everything that is not up to date to `report`. Nothing is read
     /// but metadata, and nothing changed.
     ///
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
     pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
+        self.compare(self.previewed(), report)
+    }
+
+    /// Finds out what a part of a copy would do, as [`Copy::preview`] does of everything and [`Copy::copy_part`] copies.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn preview_part<T>(
+        &self,
+        begin: bool,
+        report: verify::Report<'_>,
+        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        self.compare_part(begin, (self.previewed(), report), None, work)
+    }
+
+    fn previewed(&self) -> Aspects {
         let extras = self.shared.options.mirror;
-        let aspects = Aspects { contents: false, extras, below_missing: true, mounts: false, ..Aspects::ALL };
-        self.compare(aspects, report)
+        Aspects { contents: false, extras, below_missing: true, mounts: false, ..Aspects::ALL }
     }
 
     /// Returns whether entries of the destination that the source has not are removed.
@@ -591,7 +731,7 @@ impl Copy {
         let nowhere = |errno| StartError::Nowhere { path: self.destination.path().to_owned(), errno };
         let duplicate = self.destination.parent().try_clone_to_owned();
         let fd = duplicate.map_err(|error| nowhere(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-        Destination::top(fd).map_err(nowhere)
+        Destination::new_top(fd, self.shared.together).map_err(nowhere)
     }
 
     /// Locks the destination against other copies, if it exists already; otherwise they meet when it is made.
@@ -613,6 +753,18 @@ impl Copy {
     }
 
     fn walk<V: nacre_walk::Visitor<State: 'static>>(&self, visitor: impl Fn() -> V) {
+        self.walk_with(true, visitor, |walk, visitors| {
+            walk.run(visitors);
+        });
+    }
+
+    /// Passes a walk and its visitors to `work`, which runs it; it begins at the source if `begin` is set.
+    fn walk_with<V: nacre_walk::Visitor<State: 'static>, T>(
+        &self,
+        begin: bool,
+        visitor: impl Fn() -> V,
+        work: impl FnOnce(&mut Walk<V::State>, &mut [V]) -> T,
+    ) -> T {
         let options = WalkOptions {
             threads: self.shared.options.threads,
             // Files are opened, and asked when they are.
@@ -628,12 +780,16 @@ impl Copy {
         let started = walk
             .add_root(&self.source_path)
             .map_err(|_| EntryError::new(self.source.path_bytes(), "cannot copy", Errno::INVAL))
-            .and_then(|root| walk.start(root, &mut visitors[0]).map_err(EntryError::from));
+            .and_then(|root| match begin {
+                true => walk.start(root, &mut visitors[0]).map_err(EntryError::from),
+                false => Ok(()),
+            });
         if let Err(failure) = started {
             self.shared.failures.add(failure);
         }
-        walk.run(&mut visitors);
+        let done = work(&mut walk, &mut visitors);
         *self.shared.call.lock() = None;
+        done
     }
 
     /// Opens the directory in whose file system the copy is: the copy itself, as one may be mounted there, or the directory
@@ -659,6 +815,7 @@ impl Copy {
         self.alone(|buffer| {
             let item = file::Item {
                 shared: &self.shared,
+                role: file::Role::Alone,
                 source: self.source.parent(),
                 source_name: self.source.name(),
                 destination: top,
@@ -705,6 +862,9 @@ impl Copy {
         *self.shared.call.lock() = None;
     }
 }
+
+/// The aspects in which a copy is compared with its source.
+const VERIFIED: Aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
 
 const DURABLE: &str = "cannot make durable what is in";
 

@@ -123,6 +123,19 @@ pub struct Counted {
     pub errors: u64,
 }
 
+impl Counted {
+    /// Returns the sum of two counts.
+    pub fn and(&self, other: &Counted) -> Counted {
+        Counted {
+            entries: self.entries + other.entries,
+            directories: self.directories + other.directories,
+            files: self.files + other.files,
+            bytes: self.bytes + other.bytes,
+            errors: self.errors + other.errors,
+        }
+    }
+}
+
 /// A callback that is given every path, from all threads.
 pub type List<'a> = &'a (dyn Fn(&[u8]) + Sync);
 
@@ -207,9 +220,27 @@ impl Removal {
         self.entries.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of directories removed so far.
+    pub fn removed_directories(&self) -> u64 {
+        self.directories.load(Ordering::Relaxed)
+    }
+
     /// Counts the entries, with sizes if `metadata` is set, and passes every path to `list`. Removes nothing. `control`
     /// stops it.
     pub fn count(&self, metadata: bool, control: &Control, list: Option<List<'_>>) -> Counted {
+        self.count_part(true, metadata, control, list, |walk, visitors| walk.run(visitors)).1
+    }
+
+    /// Counts a part, as one of several processes: see [`Removal::run_part`]. Returns what `work` does, and the counts of
+    /// this part.
+    pub fn count_part<T>(
+        &self,
+        begin: bool,
+        metadata: bool,
+        control: &Control,
+        list: Option<List<'_>>,
+        work: impl FnOnce(&mut Walk<()>, &mut [Counter<'_>]) -> T,
+    ) -> (T, Counted) {
         let plain = Selection { filter: Filter::default().ready(), descent: Descent::default() };
         let (selection, directories) = match &self.selection {
             Some(restriction) => (&restriction.selection, false),
@@ -218,7 +249,7 @@ impl Removal {
         let metadata = metadata || selection.filter.needs_metadata();
         let options = Options { threads: self.threads, metadata, ..Options::default() };
         let roots = self.roots.iter().map(|(root, _)| root.path());
-        count_below(roots, &options, control, list, (selection, directories))
+        count_with((roots, begin), &options, control, list, (selection, directories), work)
     }
 
     /// Removes everything.
@@ -242,17 +273,28 @@ impl Removal {
                 failures.add(EntryError::new(root.path_bytes(), ATTEMPTED, cause));
             }
         }
-        Removed {
-            entries: self.entries(),
-            directories: self.directories.load(Ordering::Relaxed),
-            failures,
-            stopped,
-        }
+        Removed { entries: self.entries(), directories: self.removed_directories(), failures, stopped }
     }
 
     /// Walks and removes the entries; returns whether something changed meanwhile, so that another round is
     /// worthwhile.
     fn round(&self, failures: &EntryErrors) -> bool {
+        self.run_part(true, failures, |walk, visitors| walk.run(visitors)).1
+    }
+
+    /// Removes a part, as one of several processes that remove the same paths together: `work` is given the walk, whose
+    /// units other processes may be given, and runs it with the visitors. The walk begins at the roots if `begin` is set,
+    /// which is for one of the processes. Returns what `work` does, and whether something changed meanwhile.
+    ///
+    /// A directory that several processes work on is removed by the last of them that leaves it, or stays. So without a
+    /// restriction, one process calls [`Removal::run`] when all have ended: it removes what is left, and its failures are
+    /// those that count.
+    pub fn run_part<T>(
+        &self,
+        begin: bool,
+        failures: &EntryErrors,
+        work: impl FnOnce(&mut Walk<Remains>, &mut [Remover<'_>]) -> T,
+    ) -> (T, bool) {
         let changed = AtomicBool::new(false);
         let metadata = self.selection.as_ref().is_some_and(|by| by.selection.filter.needs_metadata());
         let options = Options { threads: self.threads, metadata, keep_open: true, ..Options::default() };
@@ -270,14 +312,15 @@ impl Removal {
         let mut visitors: Vec<_> = (0..self.threads.get()).map(|_| remover()).collect();
         for (root, known) in &self.roots {
             let Ok(number) = walk.add_root(root.path()) else { continue };
-            if is_there(root, *known)
+            if begin
+                && is_there(root, *known)
                 && let Err(error) = walk.start(number, &mut visitors[0])
             {
                 visitors[0].failed(error);
             }
         }
-        walk.run(&mut visitors);
-        changed.into_inner()
+        let done = work(&mut walk, &mut visitors);
+        (done, changed.into_inner())
     }
 }
 
@@ -293,8 +336,19 @@ pub(crate) fn count_below<'a>(
     options: &Options,
     control: &Control,
     list: Option<List<'_>>,
-    (selection, directories): (&Selection, bool),
+    selected: (&Selection, bool),
 ) -> Counted {
+    count_with((roots, true), options, control, list, selected, |walk, visitors| walk.run(visitors)).1
+}
+
+fn count_with<'a, T>(
+    (roots, begin): (impl IntoIterator<Item = &'a Path>, bool),
+    options: &Options,
+    control: &Control,
+    list: Option<List<'_>>,
+    (selection, directories): (&Selection, bool),
+    work: impl FnOnce(&mut Walk<()>, &mut [Counter<'_>]) -> T,
+) -> (T, Counted) {
     let counter =
         || Counter { counted: Counted::default(), control, list, selection, directories, path: Vec::new() };
     let mut visitors: Vec<_> = (0..options.threads.get()).map(|_| counter()).collect();
@@ -302,18 +356,15 @@ pub(crate) fn count_below<'a>(
     control.attach(walk.queue());
     for root in roots {
         // What is gone by now counts nothing.
-        if let Ok(number) = walk.add_root(root) {
+        if let Ok(number) = walk.add_root(root)
+            && begin
+        {
             let _ = walk.start(number, &mut visitors[0]);
         }
     }
-    walk.run(&mut visitors);
-    visitors.iter().fold(Counted::default(), |sum, visitor| Counted {
-        entries: sum.entries + visitor.counted.entries,
-        directories: sum.directories + visitor.counted.directories,
-        files: sum.files + visitor.counted.files,
-        bytes: sum.bytes + visitor.counted.bytes,
-        errors: sum.errors + visitor.counted.errors,
-    })
+    let done = work(&mut walk, &mut visitors);
+    let counted = visitors.iter().fold(Counted::default(), |sum, visitor| sum.and(&visitor.counted));
+    (done, counted)
 }
 
 /// Returns whether something is mounted on a root, also on systems that do not say so when they are asked for its metadata.
@@ -335,7 +386,10 @@ fn unlink(directory: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<(), 
     retry_on_intr(|| rustix::fs::unlinkat(directory, name, flags))
 }
 
-struct Counter<'a> {
+/// The visitor of one thread that counts.
+#[derive(derive_more::Debug)]
+#[debug("Counter")]
+pub struct Counter<'a> {
     counted: Counted,
     control: &'a Control,
     list: Option<List<'a>>,
@@ -393,10 +447,13 @@ impl Visitor for Counter<'_> {
 }
 
 /// The state of a directory that is being removed: true if something in it stays, so that the directory has to.
-#[derive(Default)]
-struct Remains(AtomicBool);
+#[derive(Debug, Default)]
+pub struct Remains(AtomicBool);
 
-struct Remover<'a> {
+/// The visitor of one thread that removes.
+#[derive(derive_more::Debug)]
+#[debug("Remover")]
+pub struct Remover<'a> {
     removal: &'a Removal,
     failures: &'a EntryErrors,
     changed: &'a AtomicBool,

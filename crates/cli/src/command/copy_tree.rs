@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_quantity::Escaped;
 use nacre_tree::Control;
-use nacre_tree::copy::{Copy, Counters, Difference, Differing, Options};
+use nacre_tree::copy::{Copy, Counters, Differing, Options, Plan};
 use nacre_tree::remove::Counted;
-use nacre_walk::FileKind;
 use nacre_walk_cli::Filters;
 use serde_json::{Map, Value, json};
 
@@ -133,51 +132,11 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     report(session, &copy, args.verify)
 }
 
-/// A summary of the work that a copy would do.
-#[derive(Default)]
-struct Planned {
-    copied: AtomicU64,
-    bytes: AtomicU64,
-    /// Entries that only get another owner, mode, time or attributes.
-    adjusted: AtomicU64,
-    removed: AtomicU64,
-}
-
 /// Finds out what a copy would do, and lists it if asked to.
-fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure> {
-    let (planned, unwritten) = (Planned::default(), OnceLock::new());
-    let add = |counter: &AtomicU64, number| {
-        counter.fetch_add(number, Ordering::Relaxed);
-    };
+fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Plan, Failure> {
+    let (planned, unwritten) = (Plan::default(), OnceLock::new());
     let report = |differing: Differing| {
-        let action = match differing.difference {
-            Difference::Extra if !args.mirror => return,
-            // It is not copied, and what has its name stays.
-            Difference::Kind if differing.kind == FileKind::Socket => return,
-            Difference::Extra => {
-                // A directory goes with everything in it.
-                add(&planned.removed, copy.count_at_destination(&differing.path).entries.max(1));
-                "remove"
-            }
-            Difference::Permissions | Difference::Extended | Difference::Accessed => {
-                add(&planned.adjusted, 1);
-                "adjust"
-            }
-            Difference::Modified if differing.kind == FileKind::Directory => {
-                add(&planned.adjusted, 1);
-                "adjust"
-            }
-            difference => {
-                if difference == Difference::Kind && args.mirror {
-                    // So does one in whose place something else is copied.
-                    let there = copy.count_at_destination(&differing.path);
-                    add(&planned.removed, if there.directories > 0 { there.entries } else { 0 });
-                }
-                add(&planned.copied, 1);
-                add(&planned.bytes, differing.size);
-                "copy"
-            }
-        };
+        let Some(action) = planned.add(copy, &differing) else { return };
         if !args.list {
             return;
         }
@@ -210,7 +169,7 @@ fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure>
     }
 }
 
-fn described_plan(planned: &Planned, mirror: bool) -> String {
+fn described_plan(planned: &Plan, mirror: bool) -> String {
     let entries = |number| {
         if number == 1 { "1 entry".into() } else { format!("{} entries", quantity::grouped(number)) }
     };
@@ -223,7 +182,7 @@ fn described_plan(planned: &Planned, mirror: bool) -> String {
     format!("{copied}{adjusted}{removed}")
 }
 
-fn dry_run(session: &Context, copy: &Copy, planned: &Planned) -> Result<(), Failure> {
+fn dry_run(session: &Context, copy: &Copy, planned: &Plan) -> Result<(), Failure> {
     let errors = copy.failures().count();
     if session.json {
         let json = json!({
@@ -245,7 +204,7 @@ fn dry_run(session: &Context, copy: &Copy, planned: &Planned) -> Result<(), Fail
 }
 
 /// Asks for confirmation on a terminal.
-fn confirm(args: &Args, planned: &Planned) -> Result<bool, Failure> {
+fn confirm(args: &Args, planned: &Plan) -> Result<bool, Failure> {
     let (source, destination) = (Escaped::of(&args.source), Escaped::of(&args.destination));
     let question = format!("Mirror \"{source}\" to \"{destination}\" ({})?", described_plan(planned, true));
     crate::command::remove::ask(&question)

@@ -73,6 +73,8 @@ pub struct Destination {
     pub accessed: Option<Time>,
     /// The names that its entries belong to. What this copy created needs none: in it are copies of other names only.
     claims: Option<Claims>,
+    /// True if other processes fill it too, whose claims are not known here.
+    together: bool,
     /// Whether it finds entries under their names in the other case, once that is known.
     ignores_case: OnceLock<bool>,
     /// Makes looking for a name and giving it one step, where the system does not.
@@ -124,7 +126,13 @@ fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
 
 impl Destination {
     /// Creates the directory that the copy is made in.
+    #[cfg(test)]
     pub fn top(directory: OwnedFd) -> Result<Arc<Destination>, Errno> {
+        Destination::new_top(directory, false)
+    }
+
+    /// Creates the directory that the copy is made in, by this process or by several `together`.
+    pub fn new_top(directory: OwnedFd, together: bool) -> Result<Arc<Destination>, Errno> {
         let count = Arc::new(AtomicUsize::new(0));
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 16);
         let (identity, inherits) = (identity_of(directory.as_fd())?, attributes::inherits(directory.as_fd()));
@@ -143,6 +151,7 @@ impl Destination {
             inherits,
             accessed: None,
             claims: None,
+            together,
             ignores_case: OnceLock::new(),
             naming: Mutex::new(()),
         }))
@@ -160,7 +169,7 @@ impl Destination {
         let make = || retry_on_intr(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU));
         let mut created = make();
         if created == Err(Errno::EXIST) {
-            if self.fresh && !self.lists(name)? {
+            if self.fresh && !self.lists(name)? || self.is_folded(name)? {
                 return Err(Obstacle::Other(ONE));
             }
             let stat = directory::stat(parent.as_fd(), name)?;
@@ -174,7 +183,7 @@ impl Destination {
                         _ => "something else exists where a directory is needed; --force replaces it",
                     }));
                 }
-                if !self.claim(&stat, name)? {
+                if !self.claim(&stat, name)? || self.together && !self.lists(name)? {
                     return Err(Obstacle::Other(ONE));
                 }
                 retry_on_intr(|| rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;
@@ -239,6 +248,7 @@ impl Destination {
             fresh,
             accessed: accessed.map(|time| Time { seconds: time.tv_sec, nanoseconds: time.tv_nsec }),
             claims: (!fresh).then(Claims::default),
+            together: self.together,
             ignores_case: OnceLock::new(),
             naming: Mutex::new(()),
         }))
@@ -424,6 +434,9 @@ impl Destination {
 
     /// Takes an existing entry for the copy of a name; returns false if it is the copy of another name of the source.
     pub fn claim(&self, entry: &Statx, name: &CStr) -> Result<bool, Errno> {
+        if self.is_folded(name)? {
+            return Ok(false);
+        }
         let Some(claims) = &self.claims else { return Ok(true) };
         let (identity, is_directory) =
             (directory::identity(entry), Metadata(*entry).kind() == FileKind::Directory);
@@ -443,6 +456,12 @@ impl Destination {
             Ok(!(own && other))
         })?;
         Ok(own && other)
+    }
+
+    /// Returns whether the entry that is found under a name may be the copy of another one that another process has made:
+    /// the directory ignores case, and has an entry of the name, but none that is listed so.
+    fn is_folded(&self, name: &CStr) -> Result<bool, Errno> {
+        Ok(self.together && self.ignores_case(name) == Some(true) && !self.lists(name)?)
     }
 
     /// Notes that an entry, which has the name `present`, is the copy of a name, or is about to be.

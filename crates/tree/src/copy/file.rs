@@ -36,11 +36,34 @@ pub fn is_unfinished(name: &CStr) -> bool {
         .is_some_and(|hash| hash.len() == 32 && hash.iter().all(u8::is_ascii_hexdigit))
 }
 
-fn unfinished(name: &CStr, suffix: &[u8]) -> CString {
+/// Returns what an unfinished copy, or its record, is called meanwhile.
+pub fn unfinished(name: &CStr, suffix: &[u8]) -> CString {
     let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(name.to_bytes()));
     let bytes = [UNFINISHED, hash.as_bytes(), suffix].concat();
     // The name has no zeros, and what it is called meanwhile has none either.
     CString::new(bytes).unwrap_or_default()
+}
+
+/// The part that this process has in copying an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It copies the entry alone.
+    Alone,
+    /// It leaves the entry for later if others have to do with it: large files, and files with several names.
+    First,
+    /// It is given all names of the file, and leaves it for later if it is large.
+    Names,
+    /// It ends a large file whose ranges were copied by several processes, which have counted their bytes.
+    Last,
+}
+
+/// The reason why an entry is left for later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Later {
+    /// It has several names, all of which one process copies; with the number of its inode.
+    Linked(u64),
+    /// It is a large file, whose ranges are shared out.
+    Large,
 }
 
 /// The result of copying an entry.
@@ -51,6 +74,8 @@ pub enum Done {
     Unchanged,
     /// Copied, but it changed during each attempt.
     Unsettled,
+    /// Left for later.
+    Later(Later),
 }
 
 /// The reason why an entry was not copied.
@@ -66,7 +91,7 @@ pub enum CopyError {
     Failed(&'static str, Cause),
 }
 
-const COPY: &str = "cannot copy";
+pub const COPY: &str = "cannot copy";
 const WRITE: &str = "cannot write the copy of";
 const READ: &str = "cannot read";
 const STAT: &str = "cannot stat the copy of";
@@ -78,12 +103,12 @@ pub const ENDED: &str = "reading it ends before the size that it says";
 /// The maximum number of attempts to copy a file that changes meanwhile.
 const ATTEMPTS: u32 = 2;
 
-fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> CopyError {
+pub fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> CopyError {
     move |cause| CopyError::Failed(attempted, cause.into())
 }
 
 /// Returns the error with a source that is named: that it no longer exists is no failure.
-fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> CopyError {
+pub fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> CopyError {
     move |errno| match errno {
         Errno::NOENT => CopyError::Vanished,
         errno => failed(attempted)(errno),
@@ -93,6 +118,7 @@ fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> CopyError {
 /// An entry to be copied.
 pub struct Item<'a> {
     pub shared: &'a Shared,
+    pub role: Role,
     /// The directory that the entry is in, and its name there.
     pub source: BorrowedFd<'a>,
     pub source_name: &'a CStr,
@@ -191,9 +217,14 @@ impl Item<'_> {
         if stat.stx_nlink < 2 {
             return copy(buffer);
         }
+        if self.role == Role::First {
+            return Ok(T::from_done(Done::Later(Later::Linked(stat.stx_ino))));
+        }
         let (inode, links) = (identity(stat), &self.shared.links);
         let version = (stat.stx_size, modified(stat));
-        match links.met(inode, version, stat.stx_nlink, || self.shared.help(buffer)) {
+        let resumed = self.role != Role::Names;
+        match links.met(inode, (version, stat.stx_nlink), resumed, || self.shared.help(buffer)) {
+            Turn::Wait => Ok(T::from_done(Done::Later(Later::Linked(stat.stx_ino)))),
             Turn::Link(first) => match self.link(stat, &first) {
                 Ok(done) => Ok(T::from_done(done)),
                 // That file system takes no more links, or has none: then it is a file of its own.
@@ -204,6 +235,10 @@ impl Item<'_> {
             },
             Turn::Copy => {
                 let result = copy(buffer);
+                if result.as_ref().is_ok_and(T::is_later) {
+                    links.deferred(inode);
+                    return result;
+                }
                 let copied = result.as_ref().is_ok_and(T::is_done);
                 match self.destination.stat(self.name) {
                     Ok(Some(stat)) if copied => links.ready(
@@ -395,6 +430,9 @@ impl Item<'_> {
             }
             return Ok(Some(Done::Unchanged));
         }
+        if matches!(self.role, Role::First | Role::Names) && before.stx_size > shared.options.chunk_bytes {
+            return Ok(Some(Done::Later(Later::Large)));
+        }
         let directory = self.destination.descriptor().map_err(failed(WRITE))?;
         // A file that is copied alone is recorded whatever its size: nothing else keeps two copies of it apart.
         let large = before.stx_size > shared.options.chunk_bytes || self.destination.is_top();
@@ -526,7 +564,42 @@ impl Item<'_> {
         buffer: &mut [u8],
     ) -> Result<(Arc<OwnedFd>, Option<Arc<Record>>), CopyError> {
         let shared = self.shared;
-        let chunk_bytes = shared.options.chunk_bytes;
+        let Begun { target, record, finished } =
+            self.begin_large(source, before, directory, (name, chunks))?;
+        let Some(finished) = finished else {
+            shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
+            return Ok((target, Some(record)));
+        };
+        let counted = self.role == Role::Last;
+        if !counted {
+            let resumed = finished.iter().filter(|finished| **finished).count() as u64;
+            shared.counters.chunks_resumed.fetch_add(resumed, Ordering::Relaxed);
+        }
+        if before.stx_size == 0 {
+            let pair = shared.pair(source.as_fd(), target.as_fd(), false);
+            pair.copy_to_end(buffer).map_err(halted)?;
+            return Ok((target, Some(record)));
+        }
+        let mut job = Job::new(
+            (Arc::clone(source), Arc::clone(&target)),
+            (before.stx_size, is_sparse(before)),
+            (shared.options.chunk_bytes, finished),
+            Task::Copy { record: Arc::clone(&record), durable: shared.keeps_chunks() },
+        );
+        job.counted = counted;
+        shared.run(job, buffer).map_err(halted)?;
+        Ok((target, Some(record)))
+    }
+
+    /// Begins a large file, or finds what an earlier run has begun of it.
+    fn begin_large(
+        &self,
+        source: &OwnedFd,
+        before: &Statx,
+        directory: &Open,
+        (name, chunks): (&CStr, &CStr),
+    ) -> Result<Begun, CopyError> {
+        let shared = self.shared;
         let record = Record::open(directory.as_fd(), chunks).map_err(|errno| match errno {
             Errno::WOULDBLOCK => CopyError::Failed(COPY, Cause::Other(BUSY)),
             errno => failed(WRITE)(errno),
@@ -534,56 +607,55 @@ impl Item<'_> {
         let record = Arc::new(record);
         let subject = |target: &OwnedFd| {
             let target = stat_open(target.as_fd()).map_err(failed(WRITE))?;
-            Ok(Subject { source: before, chunk_bytes, target: identity(&target), boot: shared.boot })
+            Ok(shared.subject(before, identity(&target)))
         };
-        let count = before.stx_size.div_ceil(chunk_bytes) as usize;
+        let count = before.stx_size.div_ceil(shared.options.chunk_bytes) as usize;
         let mut finished = vec![false; count];
         // The beginning that an earlier run made, if it is of the same file.
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let mut target = rustix::fs::openat(directory, name, flags, Mode::empty())
+        let begun = rustix::fs::openat(directory, name, flags, Mode::empty())
             .ok()
             .filter(|target| is_own(target.as_fd()));
-        if let Some(begun) = &target {
-            match record.finished(&subject(begun)?).map_err(failed(WRITE))? {
-                Some(numbers) => {
-                    for number in numbers {
-                        if let Some(chunk) = finished.get_mut(number as usize) {
-                            *chunk = true;
-                        }
-                    }
+        if let Some(target) = begun
+            && let Some(numbers) = record.finished(&subject(&target)?).map_err(failed(WRITE))?
+        {
+            for number in numbers {
+                if let Some(chunk) = finished.get_mut(number as usize) {
+                    *chunk = true;
                 }
-                None => target = None,
             }
+            return Ok(Begun { target: Arc::new(target), record, finished: Some(finished) });
         }
-        let target = match target {
-            Some(target) => target,
-            None => {
-                let target = create(directory, name).map_err(failed(WRITE))?;
-                if shared.pair(source.as_fd(), target.as_fd(), false).share() {
-                    shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
-                    return Ok((Arc::new(target), Some(record)));
-                }
-                rustix::fs::ftruncate(&target, before.stx_size).map_err(failed(WRITE))?;
-                record.begin(&subject(&target)?).map_err(failed(WRITE))?;
-                target
-            }
-        };
-        let resumed = finished.iter().filter(|finished| **finished).count() as u64;
-        shared.counters.chunks_resumed.fetch_add(resumed, Ordering::Relaxed);
-        let target = Arc::new(target);
-        if before.stx_size == 0 {
-            let pair = shared.pair(source.as_fd(), target.as_fd(), false);
-            pair.copy_to_end(buffer).map_err(halted)?;
-            return Ok((target, Some(record)));
+        let target = create(directory, name).map_err(failed(WRITE))?;
+        if shared.pair(source.as_fd(), target.as_fd(), false).share() {
+            return Ok(Begun { target: Arc::new(target), record, finished: None });
         }
-        let job = Job::new(
-            (Arc::clone(source), Arc::clone(&target)),
-            (before.stx_size, is_sparse(before)),
-            (chunk_bytes, finished),
-            Task::Copy { record: Arc::clone(&record), durable: shared.options.fsync },
-        );
-        shared.run(job, buffer).map_err(halted)?;
-        Ok((target, Some(record)))
+        rustix::fs::ftruncate(&target, before.stx_size).map_err(failed(WRITE))?;
+        record.begin(&subject(&target)?).map_err(failed(WRITE))?;
+        Ok(Begun { target: Arc::new(target), record, finished: Some(finished) })
+    }
+
+    /// Begins a large file whose ranges several processes copy: returns which of its chunks are finished, and its record,
+    /// which is locked while it is kept; `None` if there is nothing to share out.
+    pub fn begin_ranges(&self) -> Result<Option<(Vec<bool>, Arc<Record>)>, CopyError> {
+        let source = self.open_source()?;
+        let before = stat_open(source.as_fd()).map_err(failed(READ))?;
+        let chunk_bytes = self.shared.options.chunk_bytes;
+        if Metadata(before).kind() != FileKind::File || before.stx_size <= chunk_bytes {
+            return Ok(None);
+        }
+        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
+        let (name, chunks) = (unfinished(self.name, b""), unfinished(self.name, CHUNKS));
+        let Begun { record, finished, .. } =
+            self.begin_large(&source, &before, &directory, (&name, &chunks))?;
+        let Some(finished) = finished else { return Ok(None) };
+        let counters = &self.shared.counters;
+        for (number, _) in finished.iter().enumerate().filter(|(_, finished)| **finished) {
+            let bytes = chunk_bytes.min(before.stx_size - number as u64 * chunk_bytes);
+            counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+            counters.chunks_resumed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Some((finished, record)))
     }
 
     /// Decides about a source that ended early, either because it was truncated meanwhile, or because its stated size
@@ -646,6 +718,15 @@ impl Item<'_> {
     }
 }
 
+/// A large file that was begun.
+struct Begun {
+    target: Arc<OwnedFd>,
+    /// The record of finished chunks, and with it its lock.
+    record: Arc<Record>,
+    /// The chunks that are finished; `None` if the target shares all blocks of the source.
+    finished: Option<Vec<bool>>,
+}
+
 /// The reason when another copy holds the unfinished file.
 const BUSY: &str = "another copy is writing it at the moment";
 
@@ -653,6 +734,7 @@ const BUSY: &str = "another copy is writing it at the moment";
 trait FromDone {
     fn from_done(done: Done) -> Self;
     fn is_done(&self) -> bool;
+    fn is_later(&self) -> bool;
 }
 
 impl FromDone for Done {
@@ -663,6 +745,10 @@ impl FromDone for Done {
     fn is_done(&self) -> bool {
         true
     }
+
+    fn is_later(&self) -> bool {
+        matches!(self, Done::Later(_))
+    }
 }
 
 impl FromDone for Option<Done> {
@@ -672,6 +758,10 @@ impl FromDone for Option<Done> {
 
     fn is_done(&self) -> bool {
         self.is_some()
+    }
+
+    fn is_later(&self) -> bool {
+        matches!(self, Some(Done::Later(_)))
     }
 }
 
@@ -732,6 +822,18 @@ fn remove(directory: &Open, name: &CStr) {
 }
 
 impl Shared {
+    /// Returns what the record of a large file's chunks belongs to.
+    pub fn subject<'a>(&self, source: &'a Statx, target: Identity) -> Subject<'a> {
+        let (chunk_bytes, boot, together) = (self.options.chunk_bytes, self.boot, self.together);
+        Subject { source, chunk_bytes, target, boot, together }
+    }
+
+    /// Returns whether chunks are made durable before they are recorded: on request, and where other machines write
+    /// other chunks, any of which may go down.
+    pub fn keeps_chunks(&self) -> bool {
+        self.options.fsync || self.together
+    }
+
     /// Pairs two open files to copy or compare their contents.
     pub fn pair<'a>(&'a self, source: BorrowedFd<'a>, target: BorrowedFd<'a>, sparse: bool) -> Pair<'a> {
         let (control, cuts, bytes) = (&self.control, &self.cuts, &self.counters.bytes);

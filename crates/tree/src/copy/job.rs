@@ -29,8 +29,10 @@ pub struct Job {
     pub sparse: bool,
     pub size: u64,
     pub chunk_bytes: u64,
-    /// True for chunks that an earlier run finished.
+    /// True for chunks that are finished already.
     pub finished: Vec<bool>,
+    /// The bytes of the finished chunks are counted already.
+    pub counted: bool,
     pub task: Task,
     next: AtomicU64,
     state: Mutex<State>,
@@ -60,7 +62,8 @@ impl Job {
         task: Task,
     ) -> Job {
         let (next, state, quiet) = (AtomicU64::new(0), Mutex::default(), Condvar::new());
-        Job { source, target, sparse, size, chunk_bytes, finished, task, next, state, quiet }
+        let counted = false;
+        Job { source, target, sparse, size, chunk_bytes, finished, counted, task, next, state, quiet }
     }
 
     /// Works on chunks until none is left, and returns whether there was one.
@@ -109,7 +112,9 @@ impl Job {
     fn chunk(&self, chunk: u64, around: &JobContext<'_>, buffer: &mut [u8]) -> Result<(), Halt> {
         let (from, to) = (chunk * self.chunk_bytes, self.size.min((chunk + 1) * self.chunk_bytes));
         if self.finished.get(chunk as usize) == Some(&true) {
-            around.bytes.fetch_add(to - from, Ordering::Relaxed);
+            if !self.counted {
+                around.bytes.fetch_add(to - from, Ordering::Relaxed);
+            }
             return Ok(());
         }
         let pair = Pair {

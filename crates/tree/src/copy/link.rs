@@ -30,14 +30,18 @@ pub struct First {
 enum State {
     /// A thread is copying it.
     Pending,
+    /// It is a large file, whose ranges several processes copy later.
+    Deferred,
     /// The copy exists; the number counts the names met so far.
     Ready(First, u32),
 }
 
 /// The action to take for a name.
 pub enum Turn {
-    /// Copy it, then call [`Links::ready`] or [`Links::failed`].
+    /// Copy it, then call [`Links::ready`], [`Links::failed`] or [`Links::deferred`].
     Copy,
+    /// Leave it for later: the first name is.
+    Wait,
     /// Link it to the copy of the first name.
     Link(First),
 }
@@ -54,8 +58,15 @@ const WAIT: Duration = Duration::from_millis(20);
 
 impl Links {
     /// Registers a name of an inode, and returns the action for it. If a thread is copying the first name, this waits
-    /// for it; `help` does useful work meanwhile, and returns whether there was any.
-    pub fn met(&self, inode: Identity, version: Version, links: u32, mut help: impl FnMut() -> bool) -> Turn {
+    /// for it; `help` does useful work meanwhile, and returns whether there was any. If the first name was left for later,
+    /// this one is too, unless it is later by now (`resumed`).
+    pub fn met(
+        &self,
+        inode: Identity,
+        (version, links): (Version, u32),
+        resumed: bool,
+        mut help: impl FnMut() -> bool,
+    ) -> Turn {
         let mut states = self.states.lock();
         loop {
             // Another file may have got the number of one that was removed meanwhile.
@@ -63,7 +74,8 @@ impl Links {
                 states.remove(&inode);
             }
             match states.get_mut(&inode) {
-                None => {
+                Some(State::Deferred) if !resumed => return Turn::Wait,
+                None | Some(State::Deferred) => {
                     states.insert(inode, State::Pending);
                     return Turn::Copy;
                 }
@@ -93,6 +105,12 @@ impl Links {
         self.changed.notify_all();
     }
 
+    /// Marks the first name as left for later.
+    pub fn deferred(&self, inode: Identity) {
+        self.states.lock().insert(inode, State::Deferred);
+        self.changed.notify_all();
+    }
+
     /// Marks the first name as failed: the next one becomes the first.
     pub fn failed(&self, inode: Identity) {
         self.states.lock().remove(&inode);
@@ -109,7 +127,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = Destination::top(std::fs::File::open(folder.path()).unwrap().into()).unwrap();
         let links = Links::default();
-        let met = |version| matches!(links.met((1, 2), version, 3, || false), Turn::Copy);
+        let met = |version| matches!(links.met((1, 2), (version, 3), true, || false), Turn::Copy);
         let [old, new] = [5, 6].map(|seconds| (100, Time { seconds, nanoseconds: 0 }));
         for (version, name) in [(old, c"a"), (new, c"b")] {
             assert!(met(version));
@@ -117,5 +135,18 @@ mod tests {
             links.ready((1, 2), First { version, directory, name: name.into(), identity: (3, 4) });
             assert!(!met(version));
         }
+    }
+
+    #[test]
+    fn names_of_a_file_wait_while_the_first_one_is_left_for_later() {
+        let links = Links::default();
+        let version = (100, Time { seconds: 5, nanoseconds: 0 });
+        let met = |resumed| links.met((1, 2), (version, 3), resumed, || false);
+        assert!(matches!(met(false), Turn::Copy));
+        links.deferred((1, 2));
+        assert!(matches!(met(false), Turn::Wait) && matches!(met(false), Turn::Wait));
+        assert!(matches!(met(true), Turn::Copy));
+        links.failed((1, 2));
+        assert!(matches!(met(false), Turn::Copy));
     }
 }

@@ -3,7 +3,8 @@
 //! `.nacre-copy-HASH.chunks` is a head of [`HEAD_BYTES`] and then the numbers of finished chunks, u32 little-endian
 //! each. The head identifies the source and its state, the size of the chunks, the file that is written, and the boot
 //! of the machine (unless chunks were made durable one by one): data that was only in memory when a machine went down
-//! may be missing from the copy although its number was written.
+//! may be missing from the copy although its number was written. The heads of records that several processes write
+//! together have zeros for devices, which each machine numbers on its own.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,16 +26,19 @@ pub struct Subject<'a> {
     pub target: Identity,
     /// The identity of this boot of the machine; zeros if that does not matter.
     pub boot: [u8; 16],
+    /// Several processes write the copy, perhaps on several machines, on which devices have other numbers.
+    pub together: bool,
 }
 
 impl Subject<'_> {
     fn head(&self) -> [u8; HEAD_BYTES] {
         let source = self.source;
         let (device, inode) = nacre_walk::directory::identity(source);
+        let known = |device| if self.together { 0 } else { device };
         let mut head = [0; HEAD_BYTES];
         head[..8].copy_from_slice(MAGIC);
         let words = [
-            device,
+            known(device),
             inode,
             source.stx_size,
             source.stx_mtime.tv_sec as u64,
@@ -42,7 +46,7 @@ impl Subject<'_> {
             u64::from(source.stx_mtime.tv_nsec) << 32 | u64::from(source.stx_ctime.tv_nsec),
             source.stx_ctime.tv_sec as u64,
             self.chunk_bytes,
-            self.target.0,
+            known(self.target.0),
             self.target.1,
         ];
         for (place, word) in head[8..].chunks_exact_mut(8).zip(words) {
@@ -97,6 +101,13 @@ impl Record {
         Err(cause)
     }
 
+    /// Opens an existing record to add to it, while the process that this one works with has its lock.
+    pub fn join(directory: BorrowedFd<'_>, name: &CStr) -> Result<Record, Errno> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))?;
+        if is_own(file.as_fd()) { Ok(Record { file }) } else { Err(Errno::PERM) }
+    }
+
     /// Returns the finished chunks, if the record is of this subject.
     pub fn finished(&self, subject: &Subject<'_>) -> Result<Option<Vec<u32>>, Errno> {
         let len = rustix::fs::fstat(&self.file)?.st_size as usize;
@@ -118,7 +129,9 @@ impl Record {
             return Ok(None);
         }
         let numbers = numbers.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number));
-        Ok(Some(numbers.collect()))
+        // Of a record that was not lost with the machine that wrote it, a part may be: what is missing reads as zeros.
+        let whole = subject.boot != [0; 16];
+        Ok(Some(numbers.filter(|number| whole || *number != 0).collect()))
     }
 
     /// Truncates the record and writes its head.
@@ -149,4 +162,38 @@ pub fn is_own(file: BorrowedFd<'_>) -> bool {
             && stat.st_nlink == 1
             && stat.st_uid == rustix::process::geteuid().as_raw()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::file::stat_open;
+
+    #[test]
+    fn a_record_is_of_one_copy_and_what_is_missing_in_it_is_no_chunk() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("source");
+        std::fs::write(&path, vec![1; 5000]).unwrap();
+        let source = stat_open(std::fs::File::open(&path).unwrap().as_fd()).unwrap();
+        let directory = std::fs::File::open(folder.path()).unwrap();
+        let subject = |boot, together, device| Subject {
+            source: &source,
+            chunk_bytes: 1000,
+            target: (device, 4),
+            boot,
+            together,
+        };
+        let record = Record::open(directory.as_fd(), c"record").unwrap();
+        for (boot, together, found) in
+            [([7; 16], false, vec![0, 2]), ([0; 16], false, vec![2]), ([0; 16], true, vec![2])]
+        {
+            record.begin(&subject(boot, together, 3)).unwrap();
+            record.add(0).unwrap();
+            Record::join(directory.as_fd(), c"record").unwrap().add(2).unwrap();
+            assert_eq!(record.finished(&subject(boot, together, 3)), Ok(Some(found.clone())));
+            // Only what several machines write has a device of no number.
+            let elsewhere = together.then_some(found);
+            assert_eq!(record.finished(&subject(boot, together, 9)), Ok(elsewhere));
+        }
+    }
 }

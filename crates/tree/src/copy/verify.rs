@@ -1,4 +1,8 @@
 //! The visitor that compares a source with its copy, or any two trees.
+//!
+//! A directory is compared when it is left. Where several processes compare, it may be left by several: then it is compared
+//! where it is met in its parent, which happens once, and entering it is silent. The contents of large files are left for
+//! later then.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,12 +21,13 @@ use crate::copy::Shared;
 use crate::copy::attributes::Named;
 use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
-use crate::copy::file::stat_open;
+use crate::copy::file::{Later, stat_open};
+use crate::copy::range::{LeftOver, Leftovers};
 use crate::copy::visitor::{FOLDS, SPARE, left_out, passed};
 use crate::error::EntryError;
 use crate::root::Root;
 
-const COMPARE: &str = "cannot compare";
+pub const COMPARE: &str = "cannot compare";
 
 /// The properties to compare, beside names, types, sizes, link targets and device numbers.
 #[derive(Clone, Copy, Debug)]
@@ -146,11 +151,13 @@ pub struct Verifier<'a> {
     top: &'a Arc<Destination>,
     source: &'a Root,
     destination: &'a Root,
+    /// The receiver of large files whose contents are compared later.
+    leftovers: Option<Leftovers<'a>>,
     buffer: Vec<u8>,
 }
 
 /// The counterpart of a directory; none if it is missing.
-type Counterpart = Option<Arc<Destination>>;
+pub type Counterpart = Option<Arc<Destination>>;
 
 impl<'a> Verifier<'a> {
     pub(crate) fn new(
@@ -158,8 +165,9 @@ impl<'a> Verifier<'a> {
         (aspects, report): (Aspects, Report<'a>),
         top: &'a Arc<Destination>,
         (source, destination): (&'a Root, &'a Root),
+        leftovers: Option<Leftovers<'a>>,
     ) -> Verifier<'a> {
-        Verifier { shared, aspects, report, top, source, destination, buffer: Vec::new() }
+        Verifier { shared, aspects, report, top, source, destination, leftovers, buffer: Vec::new() }
     }
 
     /// Compares a source that is not a directory with the destination.
@@ -200,6 +208,11 @@ impl<'a> Verifier<'a> {
             Err(Outcome::Unknown(errno)) => {
                 self.shared.failures.add(EntryError::new(self.source.join(&path()), COMPARE, errno));
             }
+            Err(Outcome::Later) => {
+                if let Some(leftovers) = self.leftovers {
+                    leftovers(LeftOver { path: path(), later: Later::Large });
+                }
+            }
             Err(Outcome::Stopped) => {}
         }
     }
@@ -237,6 +250,9 @@ impl<'a> Verifier<'a> {
                 }
                 if !self.aspects.contents {
                     return Ok(());
+                }
+                if self.leftovers.is_some() && stat.stx_size > self.shared.options.chunk_bytes {
+                    return Err(Outcome::Later);
                 }
                 match self.shared.compare((&source, &copy), &stat, buffer) {
                     Ok(()) => {}
@@ -294,35 +310,79 @@ impl<'a> Verifier<'a> {
         }
     }
 
+    /// Compares a directory, as far as it is no matter of its entries, and finds those that only the destination has.
     fn compare_directory(
         &self,
-        directory: &Directory<Counterpart>,
+        source: BorrowedFd<'_>,
         copy: &Destination,
+        path: &dyn Fn() -> Vec<u8>,
     ) -> Result<(), Outcome> {
-        let (source, opened) = (directory.descriptor()?, copy.descriptor()?);
+        let opened = copy.descriptor()?;
         if self.aspects.extras {
             let mut folds = None;
-            copy.each_beyond(&*source, |name| {
+            copy.each_beyond(source, |name| {
+                let below = join(path(), name);
                 if self.shared.options.mirror
-                    && *folds.get_or_insert_with(|| copy.answers_to_unlisted(&*source)) == Ok(true)
+                    && *folds.get_or_insert_with(|| copy.answers_to_unlisted(source)) == Ok(true)
                 {
-                    let path = self.destination.join(&below(directory, name));
+                    let path = self.destination.join(&below);
                     return self.shared.failures.add(EntryError::new(path, SPARE, FOLDS));
                 }
                 let kind = copy.stat(name).ok().flatten();
                 (self.report)(Differing {
-                    path: below(directory, name),
+                    path: below,
                     kind: kind.map_or(FileKind::Unknown, |stat| Metadata(stat).kind()),
                     size: 0,
                     difference: Difference::Extra,
                 });
             })?;
         }
-        let (stat, there) = (stat_open(source.as_fd())?, stat_open(opened.as_fd())?);
+        let (stat, there) = (stat_open(source)?, stat_open(opened.as_fd())?);
         self.differ(&stat, &there)?;
-        let same =
-            !self.aspects.metadata || self.shared.keeper.same_extended(source.as_fd(), opened.as_fd())?;
+        let same = !self.aspects.metadata || self.shared.keeper.same_extended(source, opened.as_fd())?;
         if same { Ok(()) } else { Err(Difference::Extended.into()) }
+    }
+
+    /// Compares a directory of the source where it is met, and returns whether to enter it.
+    fn compare_where_met(&self, entry: &Entry<'_, Counterpart>) -> Verdict {
+        let (parent, name) = match entry.directory {
+            Some(directory) => (directory.state().as_ref(), entry.name),
+            None => (Some(self.top), self.destination.name()),
+        };
+        let path = || entry.directory.map_or_else(Vec::new, |parent| below(parent, entry.name));
+        // What is mounted there is no matter of the comparison, unless the walk goes on in it.
+        let crosses = self.shared.options.cross_mounts || entry.directory.is_none();
+        let is_mount_point = |stat: &Statx| !crosses && Metadata(*stat).is_mount_point();
+        if directory::stat(entry.parent(), entry.name).is_ok_and(|stat| is_mount_point(&stat)) {
+            return Verdict::Descend;
+        }
+        let found = match find_counterpart(parent, name) {
+            Ok(found) => found,
+            Err(difference) => {
+                (self.report)(Differing { path: path(), kind: FileKind::Directory, size: 0, difference });
+                return if self.aspects.below_missing { Verdict::Descend } else { Verdict::Pass };
+            }
+        };
+        // What cannot be opened, the walk reports.
+        if let Ok(source) = open_for_reading(entry.parent(), entry.name)
+            && let Ok(stat) = stat_open(source.as_fd())
+            && Metadata(stat).kind() == FileKind::Directory
+            && (crosses || directory::is_mounted(&stat, entry.parent(), source.as_fd()) == Ok(false))
+        {
+            let compared = self.compare_directory(source.as_fd(), &found, &path);
+            self.conclude(compared, FileKind::Directory, path);
+        }
+        Verdict::Descend
+    }
+}
+
+/// Returns the counterpart of a directory, in that of its parent; the difference if there is none.
+fn find_counterpart(parent: Option<&Arc<Destination>>, name: &CStr) -> Result<Arc<Destination>, Difference> {
+    match parent.map(|parent| parent.find(name)) {
+        Some(Ok(found)) => Ok(found),
+        None | Some(Err(Errno::NOENT)) => Err(Difference::Missing),
+        Some(Err(Errno::NOTDIR | Errno::LOOP)) => Err(Difference::Kind),
+        Some(Err(_)) => Err(Difference::Unreadable),
     }
 }
 
@@ -332,6 +392,8 @@ enum Outcome {
     /// The destination has none; the size in bytes if it is a file.
     Missing(u64),
     Unknown(Errno),
+    /// The contents are compared later.
+    Later,
     Stopped,
 }
 
@@ -353,7 +415,10 @@ fn size_of(stat: &Statx) -> u64 {
 }
 
 fn below<S>(directory: &Directory<S>, name: &CStr) -> Vec<u8> {
-    let mut path = directory.path_below_root();
+    join(directory.path_below_root(), name)
+}
+
+fn join(mut path: Vec<u8>, name: &CStr) -> Vec<u8> {
     if !path.is_empty() {
         path.push(b'/');
     }
@@ -373,13 +438,13 @@ impl Visitor for Verifier<'_> {
             Some(parent) => (parent.state().as_ref(), opened.name),
             None => (Some(self.top), self.destination.name()),
         };
-        let difference = match parent.map(|parent| parent.find(name)) {
-            Some(Ok(found)) => return Some(Some(found)),
-            None | Some(Err(Errno::NOENT)) => Difference::Missing,
-            Some(Err(Errno::NOTDIR | Errno::LOOP)) => Difference::Kind,
-            Some(Err(_)) => Difference::Unreadable,
+        let difference = match find_counterpart(parent, name) {
+            Ok(found) => return Some(Some(found)),
+            Err(difference) => difference,
         };
-        (self.report)(Differing { path: path(), kind: FileKind::Directory, size: 0, difference });
+        if !self.shared.together {
+            (self.report)(Differing { path: path(), kind: FileKind::Directory, size: 0, difference });
+        }
         self.aspects.below_missing.then_some(None)
     }
 
@@ -388,7 +453,12 @@ impl Visitor for Verifier<'_> {
             return Verdict::Pass;
         }
         if let Some(verdict) = passed(self.shared, entry) {
-            return verdict;
+            return match verdict {
+                Verdict::Descend if self.shared.together && entry.kind == FileKind::Directory => {
+                    self.compare_where_met(entry)
+                }
+                verdict => verdict,
+            };
         }
         let Some(directory) = entry.directory else { return Verdict::Descend };
         let path = || below(directory, entry.name);
@@ -418,9 +488,13 @@ impl Visitor for Verifier<'_> {
 
     fn leave(&mut self, directory: &Directory<Counterpart>) {
         let Some(counterpart) = directory.state() else { return };
-        if !self.shared.control.is_stopped() {
-            let compared = self.compare_directory(directory, counterpart);
-            self.conclude(compared, FileKind::Directory, || directory.path_below_root());
+        if !self.shared.control.is_stopped() && !self.shared.together {
+            let path = || directory.path_below_root();
+            let compared = directory
+                .descriptor()
+                .map_err(Outcome::Unknown)
+                .and_then(|source| self.compare_directory(source.as_fd(), counterpart, &path));
+            self.conclude(compared, FileKind::Directory, path);
         }
         counterpart.leave();
     }

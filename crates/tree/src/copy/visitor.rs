@@ -1,6 +1,6 @@
 //! The visitor that copies the source.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,8 @@ use nacre_walk::{Opened, Verdict, Visitor};
 use rustix::io::Errno;
 
 use crate::copy::destination::{Destination, Obstacle};
-use crate::copy::file::{CopyError, Done, Item, is_unfinished};
+use crate::copy::file::{CopyError, Done, Item, Role, is_unfinished};
+use crate::copy::range::{LeftOver, Leftovers};
 use crate::copy::{DURABLE, Shared, file};
 use crate::error::{Cause, EntryError};
 use crate::remove::ROUNDS_MAX;
@@ -34,34 +35,93 @@ pub struct Copier<'a> {
     shared: &'a Shared,
     top: &'a Arc<Destination>,
     destination: &'a Root,
+    /// The receiver of what is left for later, if other processes copy other parts.
+    leftovers: Option<Leftovers<'a>>,
     buffer: Vec<u8>,
 }
 
 impl<'a> Copier<'a> {
-    pub(crate) fn new(shared: &'a Shared, top: &'a Arc<Destination>, destination: &'a Root) -> Copier<'a> {
-        Copier { shared, top, destination, buffer: Vec::new() }
+    pub(crate) fn new(
+        shared: &'a Shared,
+        top: &'a Arc<Destination>,
+        destination: &'a Root,
+        leftovers: Option<Leftovers<'a>>,
+    ) -> Copier<'a> {
+        Copier { shared, top, destination, leftovers, buffer: Vec::new() }
     }
 }
 
-impl Copier<'_> {
+/// A directory of the source that is done, and its copy.
+pub struct Ending<'a> {
+    pub shared: &'a Shared,
+    /// The root of the copy.
+    pub root: &'a Root,
+    pub source: BorrowedFd<'a>,
+    pub destination: &'a Destination,
+    /// The path of the source.
+    pub path: &'a dyn Fn() -> Vec<u8>,
+    /// The path below the root.
+    pub below: &'a dyn Fn() -> Vec<u8>,
+}
+
+impl Ending<'_> {
+    /// Gives the copy of a directory its metadata, after what else belongs to its end.
+    pub fn end(&self) {
+        let counters = &self.shared.counters;
+        counters.directories.fetch_add(1, Ordering::Relaxed);
+        counters.entries.fetch_add(1, Ordering::Relaxed);
+        if let Err(errno) = self.try_end() {
+            let error = CopyError::Failed(KEEP, Errno::into(errno));
+            account(self.shared, FileKind::Directory, Err(error), self.path);
+        }
+    }
+
+    fn try_end(&self) -> Result<(), Errno> {
+        let Ending { shared, destination, source, path, .. } = self;
+        if !destination.fresh {
+            destination.remove_chosen(is_unfinished)?;
+        }
+        if shared.options.mirror
+            && !destination.fresh
+            && let Err(errno) = self.remove_extras()
+        {
+            shared.failures.add(EntryError::new(path(), MIRROR, errno));
+        }
+        let mut stat = file::stat_open(*source)?;
+        if let Some(accessed) = destination.accessed {
+            (stat.stx_atime.tv_sec, stat.stx_atime.tv_nsec) = (accessed.seconds, accessed.nanoseconds);
+        }
+        let target = destination.descriptor()?;
+        let used = destination.inherits || !destination.fresh;
+        shared.keeper.apply(*source, &stat, target.as_fd(), used)?;
+        // The file system that the whole copy is in is made durable at its end.
+        if shared.options.fsync
+            && destination.mounted
+            && let Err(errno) = rustix::fs::syncfs(&*target)
+        {
+            shared.failures.add(EntryError::new(path(), DURABLE, errno));
+        }
+        Ok(())
+    }
+
     /// Removes entries that are in the copy of a directory and not in the directory.
-    fn remove_extras(&self, directory: &Directory<Arc<Destination>>, source: impl AsFd) -> Result<(), Errno> {
-        let destination = directory.state();
+    fn remove_extras(&self) -> Result<(), Errno> {
+        let Ending { shared, destination, source, .. } = self;
         let mut folds = None;
         // Some file systems leave out entries of a directory while others are removed from it.
         for _ in 0..ROUNDS_MAX {
             let mut removed = false;
-            destination.each_beyond(source.as_fd(), |name| {
+            destination.each_beyond(source, |name| {
                 // Asked before the first one is removed, and only if there is one.
-                let folds = *folds.get_or_insert_with(|| destination.answers_to_unlisted(source.as_fd()));
+                let folds = *folds.get_or_insert_with(|| destination.answers_to_unlisted(source));
                 let shown = || {
-                    let below = [&directory.path_below_root(), &b"/"[..], name.to_bytes()].concat();
-                    self.destination.join(&below)
+                    let below = [&(self.below)(), &b"/"[..], name.to_bytes()].concat();
+                    self.root.join(&below)
                 };
                 match folds {
-                    _ if self.shared.control.is_stopped() => {}
-                    Ok(false) => removed |= self.shared.remove_extra(destination, name, shown),
-                    Ok(true) => self.shared.failures.add(EntryError::new(shown(), SPARE, FOLDS)),
+                    _ if shared.control.is_stopped() => {}
+                    Ok(false) => removed |= shared.remove_extra(destination, name, shown),
+                    Ok(true) => shared.failures.add(EntryError::new(shown(), SPARE, FOLDS)),
                     Err(_) => {}
                 }
             })?;
@@ -88,6 +148,7 @@ pub fn account(
         Ok(Done::Copied) => &counters.copied,
         Ok(Done::Linked) => &counters.linked,
         Ok(Done::Unchanged) => &counters.unchanged,
+        Ok(Done::Later(_)) => return,
         Ok(Done::Unsettled) => {
             let cause = "it changes while it is copied; the copy is what could be read of it last";
             shared.failures.add(EntryError::new(path(), "not sure of the copy of", cause));
@@ -221,12 +282,21 @@ impl Visitor for Copier<'_> {
         let Some(directory) = entry.directory else { return Verdict::Descend };
         let item = Item {
             shared: self.shared,
+            role: if self.leftovers.is_some() { Role::First } else { Role::Alone },
             source: entry.parent(),
             source_name: entry.name,
             destination: directory.state(),
             name: entry.name,
         };
         let done = item.copy(entry.kind, &mut self.buffer);
+        if let (Some(leftovers), Ok(Done::Later(later))) = (self.leftovers, &done) {
+            let mut below = directory.path_below_root();
+            if !below.is_empty() {
+                below.push(b'/');
+            }
+            below.extend_from_slice(entry.name.to_bytes());
+            leftovers(LeftOver { path: below, later: *later });
+        }
         account(self.shared, entry.kind, done, path);
         Verdict::Pass
     }
@@ -236,38 +306,23 @@ impl Visitor for Copier<'_> {
             return;
         }
         let destination = directory.state();
-        self.shared.counters.directories.fetch_add(1, Ordering::Relaxed);
-        self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
-        let kept = (|| -> Result<(), Errno> {
-            if !destination.fresh {
-                destination.remove_chosen(is_unfinished)?;
+        // Other processes may still be at it: see `Finisher`.
+        if self.leftovers.is_none() {
+            match directory.descriptor() {
+                Ok(source) => Ending {
+                    shared: self.shared,
+                    root: self.destination,
+                    source: source.as_fd(),
+                    destination,
+                    path: &|| directory.path_bytes(),
+                    below: &|| directory.path_below_root(),
+                }
+                .end(),
+                Err(errno) => {
+                    let error = CopyError::Failed(KEEP, Errno::into(errno));
+                    account(self.shared, FileKind::Directory, Err(error), || directory.path_bytes());
+                }
             }
-            let source = directory.descriptor()?;
-            if self.shared.options.mirror
-                && !destination.fresh
-                && let Err(errno) = self.remove_extras(directory, &*source)
-            {
-                self.shared.failures.add(EntryError::new(directory.path_bytes(), MIRROR, errno));
-            }
-            let mut stat = file::stat_open(source.as_fd())?;
-            if let Some(accessed) = destination.accessed {
-                (stat.stx_atime.tv_sec, stat.stx_atime.tv_nsec) = (accessed.seconds, accessed.nanoseconds);
-            }
-            let target = destination.descriptor()?;
-            let used = destination.inherits || !destination.fresh;
-            self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), used)?;
-            // The file system that the whole copy is in is made durable at its end.
-            if self.shared.options.fsync
-                && destination.mounted
-                && let Err(errno) = rustix::fs::syncfs(&*target)
-            {
-                self.shared.failures.add(EntryError::new(directory.path_bytes(), DURABLE, errno));
-            }
-            Ok(())
-        })();
-        if let Err(errno) = kept {
-            let error = CopyError::Failed(KEEP, Errno::into(errno));
-            account(self.shared, FileKind::Directory, Err(error), || directory.path_bytes());
         }
         destination.leave();
     }

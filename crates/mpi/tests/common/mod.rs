@@ -1,0 +1,75 @@
+//! Jobs of the built program, which tests start, and end. The launcher is that of the MPI that the program was built with,
+//! named by `NACRE_MPIRUN` (`mpirun` if it is not set).
+
+use std::io::{PipeReader, PipeWriter};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+/// Returns the command of a job of `ranks`.
+pub fn job(ranks: usize, arguments: &[&str]) -> Command {
+    let launcher = std::env::var("NACRE_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
+    let about = Command::new(&launcher).arg("--version").output().unwrap_or_else(|error| {
+        panic!("cannot run {launcher}: {error}; install it with `apt-get install mpich` or `openmpi-bin`, or see `make mpi`")
+    });
+    let mut command = Command::new(launcher);
+    if String::from_utf8_lossy(&about.stdout).contains("Open MPI")
+        || String::from_utf8_lossy(&about.stdout).contains("OpenRTE")
+    {
+        // More ranks than processors, and by the administrator, as tests are run.
+        command.args(["--oversubscribe", "--allow-run-as-root"]);
+    }
+    command.arg("-n").arg(ranks.to_string()).arg(env!("CARGO_BIN_EXE_nacre-mpi")).args(arguments);
+    command.stdin(silence());
+    command
+}
+
+/// Returns an input that does not end, and in which nothing comes. The launcher of MPICH passes the end of its own input
+/// on to the first rank, and SIGPIPE kills it if the job has ended before, as a short one may on a busy machine.
+fn silence() -> Stdio {
+    static PIPE: OnceLock<(PipeReader, PipeWriter)> = OnceLock::new();
+    let (reader, _) = PIPE.get_or_init(|| std::io::pipe().unwrap());
+    reader.try_clone().unwrap().into()
+}
+
+/// Runs a job to its end.
+pub fn run(ranks: usize, arguments: &[&str]) -> Output {
+    job(ranks, arguments).output().unwrap()
+}
+
+/// Returns the processes of a job's ranks: those with `argument` in their command lines.
+pub fn ranks_with(argument: &str) -> Vec<Pid> {
+    let mut found = Vec::new();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(line) = std::fs::read(process.path().join("cmdline")) else { continue };
+        let mut arguments = line.split(|byte| *byte == 0);
+        let program = arguments.next().unwrap_or_default();
+        if program.ends_with(b"nacre-mpi") && arguments.any(|other| other == argument.as_bytes()) {
+            found.extend(Pid::from_raw(pid));
+        }
+    }
+    found
+}
+
+/// Waits for a job whose ranks have to end in bounded time. A launcher that outlives them for long is killed: that of
+/// Open MPI 4.1 sometimes waits for itself when a rank was killed.
+pub fn wait(mut running: Child, mark: &str) -> Output {
+    let begun = Instant::now();
+    let mut alone: Option<Instant> = None;
+    while running.try_wait().unwrap().is_none() {
+        if ranks_with(mark).is_empty() {
+            let since = *alone.get_or_insert_with(Instant::now);
+            if since.elapsed() > Duration::from_secs(10) {
+                running.kill().unwrap();
+            }
+        } else {
+            alone = None;
+            assert!(begun.elapsed() < Duration::from_secs(60), "the job does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    running.wait_with_output().unwrap()
+}

@@ -1,0 +1,159 @@
+//! The visitor that ends directories, after several processes have copied what is in them.
+//!
+//! A directory that several processes have worked on cannot be ended by the one that leaves it last, which is not known. So
+//! all of them walk the source once more, and end each directory where it is met, which happens once. Then nothing in it is
+//! made any more, so that the order does not matter, and nothing has to be remembered from the first walk.
+
+use std::ffi::CStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nacre_walk::WalkError;
+use nacre_walk::directory::{self, Identity};
+use nacre_walk::{Entry, FileKind, Metadata};
+use nacre_walk::{Opened, Verdict, Visitor};
+use rustix::io::Errno;
+
+use crate::copy::Shared;
+use crate::copy::data::open_for_reading;
+use crate::copy::destination::Destination;
+use crate::copy::file::stat_open;
+use crate::copy::visitor::{Ending, passed};
+use crate::error::EntryError;
+use crate::root::{Root, identity_of};
+
+const END: &str = "cannot end the copy of the directory";
+
+/// The visitor of one thread.
+#[derive(derive_more::Debug)]
+#[debug("Finisher")]
+pub struct Finisher<'a> {
+    shared: &'a Shared,
+    top: &'a Arc<Destination>,
+    destination: &'a Root,
+}
+
+impl<'a> Finisher<'a> {
+    pub(crate) fn new(shared: &'a Shared, top: &'a Arc<Destination>, destination: &'a Root) -> Finisher<'a> {
+        Finisher { shared, top, destination }
+    }
+
+    /// Returns whether the source of a mirror is still the same directory, and not, for example, the empty one that its file
+    /// system was mounted on: then everything that the mirror has would be removed.
+    fn is_source(&self, opened: Result<Identity, Errno>, path: &CStr) -> bool {
+        if !self.shared.options.mirror || opened == Ok(self.shared.source) {
+            return true;
+        }
+        let cause = "something else took its place since the mirror was begun";
+        self.shared.failures.add(EntryError::new(path.to_bytes().to_vec(), END, cause));
+        false
+    }
+
+    /// Ends a directory of the source.
+    fn end(&self, entry: &Entry<'_, Arc<Destination>>) {
+        let path = || {
+            let mut path = Vec::new();
+            entry.write_path(&mut path);
+            path
+        };
+        let failed = |errno: Errno| self.shared.failures.add(EntryError::new(path(), END, errno));
+        let (parent, name) = match entry.directory {
+            Some(directory) => (directory.state(), entry.name),
+            None => (self.top, self.destination.name()),
+        };
+        // What cannot be opened, the walk reports, and what is mounted there is no part of the copy.
+        let crosses = self.shared.options.cross_mounts || entry.directory.is_none();
+        if !crosses
+            && directory::stat(entry.parent(), entry.name).is_ok_and(|stat| Metadata(stat).is_mount_point())
+        {
+            return;
+        }
+        let Ok(source) = open_for_reading(entry.parent(), entry.name) else { return };
+        let stat = match stat_open(source.as_fd()) {
+            Ok(stat) => stat,
+            Err(errno) => return failed(errno),
+        };
+        if Metadata(stat).kind() != FileKind::Directory
+            || !crosses && directory::is_mounted(&stat, entry.parent(), source.as_fd()) != Ok(false)
+        {
+            return;
+        }
+        if entry.directory.is_none() && !self.is_source(Ok(directory::identity(&stat)), entry.name) {
+            return;
+        }
+        match parent.find(name) {
+            // The copy has refused it.
+            Ok(destination) if destination.identity() == directory::identity(&stat) => {}
+            Ok(destination) => {
+                let ending = Ending {
+                    shared: self.shared,
+                    root: self.destination,
+                    source: source.as_fd(),
+                    destination: &destination,
+                    path: &path,
+                    below: &|| entry.path_below_root().into_os_string().into_encoded_bytes(),
+                };
+                ending.end();
+            }
+            Err(errno) if is_left_out(errno) => {}
+            Err(errno) => failed(errno),
+        }
+    }
+}
+
+/// Returns whether a directory was not copied, for a reason that the copy has given.
+fn is_left_out(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}
+
+impl Visitor for Finisher<'_> {
+    type State = Arc<Destination>;
+
+    fn enter(&mut self, opened: &Opened<'_, Arc<Destination>>) -> Option<Arc<Destination>> {
+        if self.shared.control.is_stopped() {
+            return None;
+        }
+        let (parent, name) = match opened.directory {
+            Some(parent) => (parent.state(), opened.name),
+            None if !self.is_source(identity_of(opened.descriptor), opened.name) => return None,
+            None => (self.top, self.destination.name()),
+        };
+        match parent.find(name) {
+            Ok(found) => Some(found),
+            Err(errno) => {
+                if !is_left_out(errno) {
+                    let path = match opened.directory {
+                        Some(parent) => [&parent.path_bytes(), &b"/"[..], opened.name.to_bytes()].concat(),
+                        None => opened.name.to_bytes().to_vec(),
+                    };
+                    self.shared.failures.add(EntryError::new(path, END, errno));
+                }
+                None
+            }
+        }
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, Arc<Destination>>) -> Verdict {
+        if self.shared.control.is_stopped() || entry.kind != FileKind::Directory {
+            return Verdict::Pass;
+        }
+        let verdict = passed(self.shared, entry).unwrap_or(Verdict::Pass);
+        if verdict == Verdict::Descend {
+            self.end(entry);
+        }
+        verdict
+    }
+
+    fn leave(&mut self, directory: &nacre_walk::Directory<Arc<Destination>>) {
+        directory.state().leave();
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        if error.vanished() {
+            self.shared.counters.vanished.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.shared.failures.add(error.into());
+        }
+    }
+}
