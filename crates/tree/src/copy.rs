@@ -495,7 +495,8 @@ impl Copy {
     /// [`StartError`] if the destination cannot be used.
     pub fn begin_together(&self) -> Result<Option<OwnedFd>, StartError> {
         self.shared.failures.clear();
-        self.lock(&self.top()?)
+        let top = self.top()?;
+        self.lock(&top)
     }
 
     /// Returns the inode numbers of the source and of the copy, by which processes find out whether they see the same ones.

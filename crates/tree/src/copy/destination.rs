@@ -386,6 +386,7 @@ impl Destination {
             accessed: level.accessed,
             // Everything in it has got its name.
             claims: None,
+            together: self.together,
             ignores_case: OnceLock::new(),
             naming: Mutex::new(()),
             above: Mutex::new(match chain.levels.is_empty() {
