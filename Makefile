@@ -46,7 +46,7 @@ help:
 	@echo "make test       every test of the project (installs what they need, as root on Debian)"
 	@echo "make test-fresh what a change has to pass, and make run, in a new root file system (as root; needs mmdebstrap, 40 GB, an hour)"
 	@echo "make check      format, lints and documentation, with warnings denied"
-	@echo "make mpi        nacre-mpi, for walks by the ranks of an MPI job, and the library of nacre mpirun (needs MPI and libclang:"
+	@echo "make mpi        nacre-mpi, for file trees by the ranks of MPI jobs, and the library of nacre mpirun (needs MPI, libclang:"
 	@echo "                mpich libmpich-dev libclang-dev; MPICC=mpicc.openmpi chooses another MPI)"
 	@echo "make c          the C library: $(TARGET)/release/libnacre.so (needs a C compiler)"
 	@echo "make bpf        the reflector's programs for the kernel, from their sources into the tree (needs clang and libbpf-dev)"

@@ -42,7 +42,7 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("crates/logstore/tests/damage.rs", &["mount", "umount"]),
     ("crates/logstore/tests/dead_end.rs", &[]),
     ("crates/logstore/tests/memory.rs", &[]),
-    ("crates/mpi/tests/job.rs", &["mpirun.mpich", "mpirun.openmpi"]),
+    ("crates/mpi/tests/common/mod.rs", &["mpirun.mpich", "mpirun.openmpi"]),
     (
         "crates/mpiio/tests/job.rs",
         &["mpicc.mpich", "mpicc.openmpi", "mpirun.mpich", "mpirun.openmpi", "gfortran"],

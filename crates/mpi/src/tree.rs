@@ -10,8 +10,10 @@ mod range;
 pub mod remove;
 
 use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,6 +61,9 @@ pub struct Common {
     /// every ten seconds, and one at the end
     #[arg(long, help_heading = "Ranks")]
     pub progress: bool,
+    /// Write the errors of each rank, up to a thousand, to a file: FILE.0, FILE.1 and so on, by the number of the rank
+    #[arg(long, value_name = "FILE", help_heading = "Ranks")]
+    pub errors: Option<PathBuf>,
     #[command(flatten)]
     pub filters: Filters,
 }
@@ -135,6 +140,20 @@ impl Rank<'_> {
     fn selection(&self, common: &Common) -> Result<Result<Selection, CommandError>, JobError> {
         let now = self.network.same(&nacre_walk_cli::now())?;
         Ok(common.filters.selection(now).map_err(CommandError::Usage))
+    }
+
+    /// Creates the file of this rank's errors, if it is wanted: what cannot be written later is not begun.
+    fn error_file(&self, common: &Common) -> Result<Option<File>, CommandError> {
+        let Some(file) = &common.errors else { return Ok(None) };
+        let mut file = file.clone();
+        file.as_mut_os_string().push(format!(".{}", self.network.number()));
+        match File::create(&file) {
+            Ok(created) => Ok(Some(created)),
+            Err(error) => {
+                let file = Escaped::of(&file);
+                Err(CommandError::Usage(format!("cannot write errors to \"{file}\": {error}")))
+            }
+        }
     }
 
     /// Has the progress shown, if rank 0 says so.
@@ -262,8 +281,17 @@ impl Rank<'_> {
         Ok(busy)
     }
 
-    /// Sends this rank's counts and errors to rank 0, which returns those of all ranks.
-    fn gather(&mut self, part: Part, output: &mut Output<'_>) -> Result<Option<Totals>, JobError> {
+    /// Sends this rank's counts and errors to rank 0, which returns those of all ranks. The rank's own errors are written to
+    /// `errors`, if that is given.
+    fn gather(
+        &mut self,
+        part: Part,
+        errors: Option<File>,
+        output: &mut Output<'_>,
+    ) -> Result<Option<Totals>, JobError> {
+        if let Some(mut errors) = errors {
+            errors.write_all(&part.failures.lines(self.json))?;
+        }
         let part = Part {
             pieces: output.sent(),
             reports: output.progress().map_or(0, Progress::sent),
@@ -339,6 +367,15 @@ impl Faults {
     fn of(errors: &EntryErrors) -> Faults {
         Faults { count: errors.count(), first: errors.first().into_iter().map(Fault::from).collect() }
     }
+
+    /// Returns a line for each, as text or as JSON.
+    fn lines(&self, json: bool) -> Vec<u8> {
+        let lines = self.first.iter().map(|fault| match json {
+            true => format!("{}\n", fault.json()),
+            false => format!("{fault}\n"),
+        });
+        lines.collect::<String>().into_bytes()
+    }
 }
 
 /// An error, as it is sent to rank 0.
@@ -355,6 +392,12 @@ impl From<EntryError> for Fault {
         let errno = if let Cause::System(errno) = error.cause { Some(errno) } else { None };
         let (attempted, reason) = (error.attempted.to_owned(), error.reason());
         Fault { path: error.path, attempted, reason, errno }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} \"{}\": {}", self.attempted, Escaped(&self.path), self.reason)
     }
 }
 
@@ -397,8 +440,7 @@ impl AllFaults {
     /// Prints the first ones, each on a line.
     fn complain(&self) {
         for fault in self.first.iter().take(SHOWN) {
-            let Fault { path, attempted, reason, .. } = fault;
-            eprintln!("nacre-mpi: {attempted} \"{}\": {reason}", Escaped(path));
+            eprintln!("nacre-mpi: {fault}");
         }
         let more = self.count.saturating_sub(SHOWN as u64);
         if more > 0 {

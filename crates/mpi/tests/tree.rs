@@ -248,10 +248,16 @@ fn ranks_report_what_cannot_be_copied_and_copy_the_rest() {
     for name in names {
         std::fs::create_dir_all(target.join(name)).unwrap();
     }
-    let output = run(3, &["--json", "copy", text(&source), text(&target), "--chunk", "64KiB"]);
+    let errors = folder.path().join("errors");
+    let words = ["copy", text(&source), text(&target), "--chunk", "64KiB", "--errors", text(&errors)];
+    let output = run(3, &[&["--json"], &words[..]].concat());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = totals(&output.stdout);
     assert_eq!(said["errors"], names.len(), "{said}");
+    let written: String = (0..3)
+        .map(|rank| std::fs::read_to_string(errors.with_extension(rank.to_string())).unwrap())
+        .collect();
+    assert_eq!(written.lines().count(), names.len(), "{written}");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     for name in names {
         assert!(complaint.contains(name), "{name}: {complaint}");

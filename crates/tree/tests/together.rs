@@ -98,8 +98,8 @@ fn copy(source: &Path, target: &Path, options: &Options) -> [Copy; 2] {
     let (linked, large): (Vec<LeftOver>, Vec<LeftOver>) =
         left.into_inner().unwrap().into_iter().partition(|left| matches!(left.later, Later::Linked(_)));
     // Those of a large file are left for later once more.
-    let (mut large, mut names): (Vec<(usize, Vec<u8>)>, Vec<Vec<u8>>) =
-        (large.into_iter().map(|left| (0, left.path)).collect(), Vec::new());
+    let mut large: Vec<(usize, Vec<u8>)> = large.into_iter().map(|left| (0, left.path)).collect();
+    let mut names: Vec<Vec<u8>> = Vec::new();
     for left in linked {
         match copies[1].copy_entry(&left.path, true, &mut workers[1]) {
             Some(Later::Large) => large.push((1, left.path)),

@@ -72,6 +72,10 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         Ok(comparison) => comparison,
         Err(code) => return Ok(code),
     };
+    let errors = match agree(&rank.network, rank.error_file(&args.common)) {
+        Ok(errors) => errors,
+        Err(code) => return Ok(code),
+    };
     let aspects = Aspects {
         contents: !args.metadata_only,
         metadata: !args.contents_only,
@@ -110,7 +114,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         interrupted: ended == Shutdown::Stopped,
         ..Part::default()
     };
-    let code = match rank.gather(part, &mut output)? {
+    let code = match rank.gather(part, errors, &mut output)? {
         Some(totals) => match output.failure() {
             Some(error) => end(Err(CommandError::output(error))),
             None => conclude(rank, &totals),

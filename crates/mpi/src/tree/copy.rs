@@ -13,6 +13,7 @@
 //! What is left for later is kept on disk beyond some number. So a rank needs memory for the files that it copies, and for the
 //! walk.
 
+use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
@@ -112,8 +113,12 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         Ok(copy) => copy,
         Err(code) => return Ok(code),
     };
+    let errors = match agree(&rank.network, rank.error_file(&args.common)) {
+        Ok(errors) => errors,
+        Err(code) => return Ok(code),
+    };
     if args.dry_run {
-        return dry_run(rank, args, &copy, &options);
+        return dry_run(rank, args, (&copy, errors), &options);
     }
     let begun = if rank.network.is_root() { copy.begin_together().map_err(refused) } else { Ok(None) };
     let _lock = match agree(&rank.network, begun) {
@@ -152,7 +157,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         interrupted: ended == Shutdown::Stopped,
         ..Part::default()
     };
-    let code = match rank.gather(part, &mut output)? {
+    let code = match rank.gather(part, errors, &mut output)? {
         Some(totals) => report(rank, args, &copy, &totals),
         None => 0,
     };
@@ -493,7 +498,7 @@ fn described(totals: &Totals) -> String {
 fn dry_run(
     rank: &mut Rank<'_>,
     args: &Args,
-    copy: &Copy,
+    (copy, errors): (&Copy, Option<File>),
     options: &algorithm::Options,
 ) -> Result<i32, JobError> {
     let (forwarder, mut output) = Output::new(printer(&rank.network)?, rank.network.size());
@@ -514,7 +519,7 @@ fn dry_run(
         failures: Faults::of(copy.failures()),
         ..Part::default()
     };
-    let Some(totals) = rank.gather(part, &mut output)? else { return Ok(rank.network.decide(0)) };
+    let Some(totals) = rank.gather(part, errors, &mut output)? else { return Ok(rank.network.decide(0)) };
     if let Some(error) = output.failure() {
         return Ok(rank.network.decide(end(Err(CommandError::output(error)))));
     }

@@ -58,6 +58,10 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
     if args.dry_run {
         return dry_run(rank, args, &removal, &options);
     }
+    let errors = match agree(&rank.network, rank.error_file(&args.common)) {
+        Ok(errors) => errors,
+        Err(code) => return Ok(code),
+    };
     let restricted = args.common.filters.is_given();
     let (_, mut output) = Output::new(printer(&rank.network)?, rank.network.size());
     let sample = |pending| Figures::Work(Work { entries: removal.entries(), pending, ..Work::default() });
@@ -92,7 +96,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         interrupted,
         ..Part::default()
     };
-    let code = match rank.gather(part, &mut output)? {
+    let code = match rank.gather(part, errors, &mut output)? {
         Some(totals) => report(rank, &totals),
         None => 0,
     };
@@ -160,7 +164,7 @@ fn dry_run(
         interrupted: phase? == Shutdown::Stopped,
         ..Part::default()
     };
-    let Some(totals) = rank.gather(part, &mut output)? else { return Ok(rank.network.decide(0)) };
+    let Some(totals) = rank.gather(part, None, &mut output)? else { return Ok(rank.network.decide(0)) };
     if let Some(error) = output.failure() {
         return Ok(rank.network.decide(end(Err(CommandError::output(error)))));
     }
