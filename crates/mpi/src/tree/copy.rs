@@ -26,7 +26,6 @@ use nacre_quantity::{count, grouped, size};
 use nacre_ranks::{self as algorithm, Shutdown};
 use nacre_tree::Control;
 use nacre_tree::copy::{Copy, Counters, Differing, LeftOver, Options, Plan, StartError, Worker};
-use nacre_walk::Unit;
 use nacre_walk::filter::Selection;
 use nacre_walk_cli::CommandError;
 use serde_json::{Map, Value};

@@ -21,6 +21,9 @@ use crate::copy::record::{Record, Subject, is_own};
 use crate::error::Cause;
 use crate::root::identity_of;
 
+/// The chunks of a file that are finished, and their record.
+pub type Chunks = (Vec<bool>, Arc<Record>);
+
 /// The prefix of unfinished copies' names; 32 hexadecimal digits that stand for the name follow.
 pub const UNFINISHED: &[u8] = b".nacre-copy-";
 
@@ -637,7 +640,7 @@ impl Item<'_> {
 
     /// Begins a large file whose ranges several processes copy: returns which of its chunks are finished, and its record,
     /// which is locked while it is kept; `None` if there is nothing to share out.
-    pub fn begin_ranges(&self) -> Result<Option<(Vec<bool>, Arc<Record>)>, CopyError> {
+    pub fn begin_ranges(&self) -> Result<Option<Chunks>, CopyError> {
         let source = self.open_source()?;
         let before = stat_open(source.as_fd()).map_err(failed(READ))?;
         let chunk_bytes = self.shared.options.chunk_bytes;
