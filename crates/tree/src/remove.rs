@@ -273,12 +273,7 @@ impl Removal {
                 failures.add(EntryError::new(root.path_bytes(), ATTEMPTED, cause));
             }
         }
-        Removed {
-            entries: self.entries(),
-            directories: self.removed_directories(),
-            failures,
-            stopped,
-        }
+        Removed { entries: self.entries(), directories: self.removed_directories(), failures, stopped }
     }
 
     /// Walks and removes the entries; returns whether something changed meanwhile, so that another round is
