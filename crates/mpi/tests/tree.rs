@@ -159,6 +159,18 @@ fn ranks_copy_a_tree_as_it_is() {
 }
 
 #[test]
+fn the_progress_of_a_copy_is_shown_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    let output = run(3, &["copy", "--progress", "--chunk", "64KiB", text(&source), text(&target)]);
+    assert!(output.status.success(), "{output:?}");
+    let complaint = String::from_utf8_lossy(&output.stderr).replace(',', "");
+    let last = complaint.lines().rfind(|line| line.contains(" pending")).unwrap();
+    assert!(last.contains(&format!("nacre-mpi: {} entries ", described(&source).len())), "{complaint}");
+}
+
+#[test]
 fn ranks_tell_every_difference_once() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
