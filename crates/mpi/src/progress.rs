@@ -29,7 +29,7 @@ pub struct Work {
     pub bytes: u64,
     /// The number of errors met.
     pub errors: u64,
-    /// The number of directories that are queued.
+    /// The number of directories, or ranges of large files, that are queued.
     pub pending: u64,
     /// The number of bytes of all files, once a rank has counted them.
     pub bytes_total: u64,
@@ -60,7 +60,7 @@ impl Work {
             let left = (self.bytes_total - self.bytes) as f64 * seconds / self.bytes as f64;
             line += &format!(", {} left", time(left as u64));
         }
-        line += &format!(", {} pending", count(self.pending, "directory", "directories"));
+        line += &format!(", {} pending", grouped(self.pending));
         if self.errors > 0 {
             line += &format!(", {}", count(self.errors, "error", "errors"));
         }
@@ -265,7 +265,7 @@ mod tests {
         let sum = Figures::sum(ranks.iter()).unwrap();
         let line = sum.line(Duration::from_secs(20));
         assert!(line.starts_with("1,000 entries, 50/s, "), "{line}");
-        assert!(line.contains(", 1 min 0 s left, 2 directories pending"), "{line}");
+        assert!(line.contains(", 1 min 0 s left, 2 pending"), "{line}");
         let line = Figures::Work(one).line(Duration::from_secs(1));
         assert!(!line.contains("left") && !line.contains(" of "), "{line}");
         assert_eq!([59, 61, 3661, 90_000].map(time), ["59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::process::Signal;
@@ -117,7 +117,14 @@ fn end_early(ranks: usize, arguments: &[&str], mark: &str, signal: Signal, begun
     if let Some(rank) = ranks_with(mark).last() {
         let _ = rustix::process::kill_process(*rank, signal);
     }
-    !wait(running, mark).status.success()
+    let output = wait(running, mark);
+    // Ranks may outlive their launcher for a moment, with the lock on what they write.
+    let begun = Instant::now();
+    while !ranks_with(mark).is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the ranks do not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    !output.status.success()
 }
 
 #[test]
@@ -149,6 +156,18 @@ fn ranks_copy_a_tree_as_it_is() {
         assert_same(&source, &target);
         std::fs::remove_dir_all(&target).unwrap();
     }
+}
+
+#[test]
+fn the_progress_of_a_copy_is_shown_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    let output = run(3, &["copy", "--progress", "--chunk", "64KiB", text(&source), text(&target)]);
+    assert!(output.status.success(), "{output:?}");
+    let complaint = String::from_utf8_lossy(&output.stderr).replace(',', "");
+    let last = complaint.lines().rfind(|line| line.contains(" pending")).unwrap();
+    assert!(last.contains(&format!("nacre-mpi: {} entries ", described(&source).len())), "{complaint}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Entries that are copied or compared after the walk, where several processes work on a tree together.
 //!
 //! A file with several names is copied by one process, which is given all names: the first is copied, the others are linked
-//! to it. If the file is large, all names are left for later once more, until the first was copied by ranges. A large file is begun by one process, which makes the unfinished copy and the record of its chunks. All processes
-//! copy chunks, each to its place, and note them in the record. Then the process that began the file copies it as if it were
+//! to it. If the file is large, all names are left for later once more, until the first was copied by ranges.
+//!
+//! A large file is begun by one process, which makes the unfinished copy and the record of its chunks. All processes copy
+//! chunks, each to its place, and note them in the record. Then the process that began the file copies it as if it were
 //! alone: it finds in the record what was done, copies what is missing, and gives the copy its metadata and its name. So
 //! nothing depends on any other process, and a job that was killed is continued like every copy.
 //!
