@@ -63,7 +63,7 @@ pub struct Args {
     /// Number of repetitions of each point [default: 3, or 1 with --quick]
     #[arg(long, alias = "repetitions", value_name = "N")]
     repeat: Option<u32>,
-    /// Lengths of the logs that are recovered, in entries [default: 10000,100000,1000000, or 10000 with --quick]
+    /// Lengths of the logs that are recovered, in entries [default: 10000,100000,1000000,10000000, or 10000 with --quick]
     #[arg(long, value_name = "COUNT", value_delimiter = ',')]
     recover: Vec<u64>,
     /// Folder for the figures [default: none are drawn]
@@ -116,7 +116,7 @@ impl Args {
     fn lengths(&self) -> &[u64] {
         match (&self.recover[..], self.quick) {
             ([], true) => &[10_000],
-            ([], false) => &[10_000, 100_000, 1_000_000],
+            ([], false) => &[10_000, 100_000, 1_000_000, 10_000_000],
             (lengths, _) => lengths,
         }
     }

@@ -174,6 +174,17 @@ mod tests {
     }
 
     #[test]
+    fn a_log_is_recovered_that_is_as_long_as_the_target_says() {
+        let args: super::super::Args = crate::kit::parse(&[]).unwrap();
+        assert!(args.lengths().contains(&LONG));
+        let mut results = Results::default();
+        results.recoveries.push(Recovery { entries: LONG, ms: vec![0.5, 999.0] });
+        conclude(&mut results);
+        let line = line_with(&results.targets.to_string(), "recovery of a log of 10,000,000 entries, longest");
+        assert!(line.trim_end().ends_with("yes"), "{line}");
+    }
+
+    #[test]
     fn a_short_recovery_is_shown_in_a_unit_that_fits() {
         let recoveries = vec![Recovery { entries: 1000, ms: vec![0.5, 1.54, 0.6] }];
         let mut results = Results { recoveries, ..Results::default() };
