@@ -93,6 +93,23 @@ impl View {
         }
     }
 
+    /// Returns the number of consecutive positions from one on that are in its object, and at consecutive places there.
+    pub fn together(&self, position: u64) -> u64 {
+        let unit = u64::from(self.unit);
+        if self.width == 1 { u64::MAX } else { unit - (position - self.start) % unit }
+    }
+
+    /// Returns the position after that of the last of the first `places` places of an object; the view's first one if there are none.
+    /// The greatest of all objects is where a log ends whose objects have so many places.
+    pub fn position_after(&self, object: u32, places: u64) -> u64 {
+        match places.checked_sub(1) {
+            Some(place) => {
+                self.position(object, place).map_or(u64::MAX, |position| position.saturating_add(1))
+            }
+            None => self.start,
+        }
+    }
+
     /// Returns the parts of a range of positions, at most one for each object.
     pub fn parts(&self, from: u64, to: u64) -> impl Iterator<Item = Part> + '_ {
         let units = (to.saturating_sub(from)).div_ceil(u64::from(self.unit)) + 1;
@@ -144,7 +161,13 @@ mod tests {
                 assert_eq!(view.places_before(object, position), place);
                 next[object as usize] += 1;
                 assert_eq!(view.position(object, place), Some(position));
+                assert_eq!(view.position_after(object, place + 1), position + 1);
+                let together = view.together(position).min(100);
+                let behind = |distance: u64| view.locate(position + distance);
+                assert!((0..together).all(|distance| behind(distance) == (object, place + distance)));
+                assert!(width == 1 || behind(together).0 != object);
             }
+            assert!((0..width).all(|object| view.position_after(object, 0) == start));
         }
     }
 

@@ -11,7 +11,6 @@ use crate::error::LogError;
 use crate::layout::{self, View};
 use crate::limit::{BATCH_ENTRIES_MAX, SLOT_BYTES};
 use crate::log::Inner;
-use crate::recover::last_position;
 use crate::stripe::{Indices, Stripe, StripeError, is_whole};
 
 /// The bytes of entries that one read returns at most, unless a single entry has more.
@@ -251,7 +250,7 @@ impl Inner {
             let ends = (0..view.width).map(|index| async move {
                 let object = layout::object(self.id, view, index)?;
                 let end = self.stripe(&object, view).end().await?;
-                Ok(last_position(view, index, end))
+                Ok(view.position_after(index, end))
             });
             match try_join_all(ends).await {
                 Ok(ends) => return Ok(ends.into_iter().max().unwrap_or(view.start)),
