@@ -8,7 +8,7 @@ use std::time::Duration;
 use nacre_map::{ClusterMap, Limits};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ErrorKind, ExtentKind, ObjectStore, ReadOp};
-use nacre_zlog::limit::ENTRY_BYTES_MAX;
+use nacre_zlog::limit::{ENTRY_BYTES_MAX, WIDTH_MAX};
 use nacre_zlog::{
     DIRECTORY, Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Sequencer as _, Shape,
     Slot, StoreSequencer, layout,
@@ -404,6 +404,22 @@ async fn a_recovery_goes_on_after_the_last_entry_and_clients_go_on_with_it() {
     for position in 1..22 {
         assert_eq!(next(&mut follower).await.position(), position);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_may_have_several_objects_for_each_of_a_thousand_servers() {
+    let (store, log) = log(WIDTH_MAX, 1).await;
+    assert!(WIDTH_MAX >= 4000);
+    let mut follower = open(&store).await.follow(0, FollowOptions::default());
+    for number in 0..3 {
+        assert_eq!(log.append(entry(number)).await, Ok(number));
+        assert_eq!(next(&mut follower).await.position(), number);
+    }
+    let sealed = log.seal().await.unwrap();
+    assert_eq!((sealed.tail, sealed.sealed), (3, WIDTH_MAX));
+    let wider = Shape { width: WIDTH_MAX + 1, unit: 1 };
+    let refused = Directory::new(store).unwrap().create("wider", wider).await;
+    assert!(matches!(refused, Err(LogError::Invalid(_))), "{refused:?}");
 }
 
 #[tokio::test(start_paused = true)]
