@@ -5,8 +5,8 @@
 #   experiments/zlog/run.sh [path of the nacre program]
 #
 # WINDOW and REPETITIONS are the time that each point is measured for, and how often: 1s and 3. RECOVER is the lengths of the logs
-# that are recovered, which are filled before; the longest of them takes the server some hundred megabytes. FOLDER is where servers, peers and the disk's own measurement keep
-# their files: on the disk that is to be measured.
+# that are recovered, which are filled before; the longest of them takes the server some hundred megabytes. FOLDER is where servers,
+# peers and the disk's own measurement keep their files: on the disk that is to be measured.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 nacre=${1:-nacre}
