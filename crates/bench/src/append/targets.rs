@@ -1,6 +1,7 @@
 //! The targets of Nacre on a machine of two processors, beside the measured values.
 
-use super::point::{Point, Results, Series, Subject, Work};
+use super::point::{Point, Results, Series, Subject, Work, name};
+use super::simulate::{SERVERS_MAX, Simulated};
 use crate::kit::quantity::grouped;
 use crate::kit::server::Durability;
 use crate::kit::statistic::Spread;
@@ -11,7 +12,7 @@ const LONG: u64 = 10_000_000;
 
 /// Derives the targets from what was measured.
 pub(super) fn conclude(results: &mut Results) {
-    let Results { series, recoveries, targets, .. } = results;
+    let Results { series, recoveries, simulated, targets, .. } = results;
     let find = |wanted: &dyn Fn(&Point) -> bool| series.iter().find(|series| wanted(&series.point));
     let appends = |subject, durability, writers, bytes| {
         find(&move |point| {
@@ -87,11 +88,27 @@ pub(super) fn conclude(results: &mut Results) {
             targets.open(format!("  with one view, {name}"), longest_ms(series), Unit::Milliseconds);
         }
     }
+    for durability in [Durability::Volatile, Durability::Always] {
+        let of = simulated
+            .iter()
+            .filter(|run| run.parameters.durability == durability && run.parameters.servers >= SERVERS_MAX);
+        let (failing, whole): (Vec<_>, Vec<_>) = of.partition(|run| run.parameters.failure.is_some());
+        if let Some(rate) = whole.into_iter().map(Simulated::sustained_per_second).reduce(f64::max) {
+            let servers = grouped(f64::from(SERVERS_MAX));
+            let measure = format!("{servers} storage servers by simulation, {}", name(durability));
+            targets.at_least(measure, rate, Unit::PerSecond, 50e6);
+        }
+        if let Some(ms) = failing.into_iter().filter_map(|run| run.recovered_ms).reduce(f64::max) {
+            targets.open("  recovery when the sequencer fails", ms, Unit::Milliseconds);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::point::{Measurement, Recovery, Sequencing};
+    use super::super::simulate::{self, Resource};
+    use super::super::{Args, Part};
     use super::*;
     use crate::kit::latency::{LatencyCounts, LatencySummary};
 
@@ -175,13 +192,51 @@ mod tests {
 
     #[test]
     fn a_log_is_recovered_that_is_as_long_as_the_target_says() {
-        let args: super::super::Args = crate::kit::parse(&[]).unwrap();
+        let args: Args = crate::kit::parse(&[]).unwrap();
         assert!(args.lengths().contains(&LONG));
         let mut results = Results::default();
         results.recoveries.push(Recovery { entries: LONG, ms: vec![0.5, 999.0] });
         conclude(&mut results);
-        let line = line_with(&results.targets.to_string(), "recovery of a log of 10,000,000 entries, longest");
+        let line =
+            line_with(&results.targets.to_string(), "recovery of a log of 10,000,000 entries, longest");
         assert!(line.trim_end().ends_with("yes"), "{line}");
+    }
+
+    #[test]
+    fn a_thousand_servers_count_with_what_they_sustain() {
+        let args: Args = crate::kit::parse(&["--simulate", "--quick"]).unwrap();
+        let parameters = *simulate::runs(&args, Durability::Volatile).last().unwrap();
+        let failing = Simulated {
+            parameters,
+            per_second: 90e6,
+            allowed_per_second: 90e6,
+            bound_by: Some(Resource::Server),
+            busy: vec![(Resource::Server, 1.0)],
+            objects: (12, 4000),
+            refused: 7,
+            recovered_ms: Some(9.25),
+        };
+        let parameters = simulate::Parameters { failure: None, ..parameters };
+        let whole = Simulated { parameters, allowed_per_second: 55e6, recovered_ms: None, ..failing.clone() };
+        let mut results = Results { simulated: vec![whole, failing], ..Results::default() };
+        conclude(&mut results);
+        let text = results.to_string();
+        let line = line_with(&text, "1,000 storage servers by simulation, volatile");
+        assert!(line.contains("55,000,000/s") && line.trim_end().ends_with("yes"), "{line}");
+        assert!(line_with(&text, "recovery when the sequencer fails").contains("9.25 ms"), "{text}");
+        assert!(line_with(&text, "12 of 4,000").contains("servers"), "{text}");
+    }
+
+    #[test]
+    fn a_simulation_can_be_had_alone() {
+        let args: Args = crate::kit::parse(&["--simulate"]).unwrap();
+        assert!(args.has(Part::Simulation) && !args.has(Part::Reads) && !args.has(Part::Recovery));
+        assert_eq!(args.simulated(), [Durability::Volatile, Durability::Always]);
+        assert!(crate::kit::parse::<Args>(&["--simulate", "--only", "reads"]).is_err());
+        let times = "--costs=positions=5,write=20,entry=4,sync=0,client-write=10,client-entry=1";
+        let args: Args = crate::kit::parse(&[times]).unwrap();
+        assert_eq!(args.simulated(), [Durability::Volatile]);
+        assert!(args.has(Part::Reads));
     }
 
     #[test]
