@@ -27,6 +27,8 @@ const GUESS_STEPS: u64 = 256;
 pub(crate) struct Scan {
     /// Positions with what is there, in ascending order without gaps; `None` for an entry that was not selected.
     pub slots: Vec<(u64, Option<Slot>)>,
+    /// The first position of the view that nothing was written to, nor to any after it, if all its objects were asked.
+    pub written_end: Option<u64>,
 }
 
 /// The number of bytes at a place that are asked for together with the index, which says how many there are.
@@ -114,17 +116,18 @@ impl Inner {
                 // All before the first view was trimmed.
                 let end = known.views.start().min(to).min(from + BATCH_ENTRIES_MAX as u64);
                 let slots = (from..end).map(|position| (position, Some(Slot::Trimmed))).collect();
-                return Ok(Scan { slots });
+                return Ok(Scan { slots, ..Scan::default() });
             };
             let to = to.min(end).min(from.saturating_add(BATCH_ENTRIES_MAX as u64));
             // Nothing is ever written where its objects have no room: before that, another view begins.
             if from >= view.positions_end() {
-                return Ok(Scan {
-                    slots: (from..to).map(|position| (position, Some(Slot::Unwritten))).collect(),
-                });
+                let slots = (from..to).map(|position| (position, Some(Slot::Unwritten))).collect();
+                return Ok(Scan { slots, ..Scan::default() });
             }
             let to = to.min(view.positions_end());
             match self.scan_view(view, from, to, tag).await {
+                // Nothing is written to a view that another one follows.
+                Ok(scan) if end < u64::MAX => return Ok(Scan { written_end: Some(end), ..scan }),
                 Ok(scan) => return Ok(scan),
                 Err(error) => self.again(&known, error, &mut patience).await?,
             }
@@ -149,6 +152,13 @@ impl Inner {
             self.stripe(object, view).read(part.place, part.count, data_bytes)
         });
         let indices = try_join_all(reads).await?;
+        let written_end = match parts.len() == view.width as usize {
+            true => {
+                let parts = parts.iter().zip(&indices);
+                parts.map(|(part, indices)| view.position_after(part.object, indices.end)).max()
+            }
+            false => None,
+        };
         // The index of each position, with the part that it is of and its place there; as far as all answers go.
         let mut found = vec![None; (to - from) as usize];
         for (number, (part, indices)) in parts.iter().zip(&indices).enumerate() {
@@ -235,7 +245,7 @@ impl Inner {
                 }
             };
         }
-        Ok(Scan { slots })
+        Ok(Scan { slots, written_end })
     }
 
     /// Returns the first position of the view of a position that nothing was written to, nor to any after it.

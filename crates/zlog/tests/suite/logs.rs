@@ -166,6 +166,34 @@ async fn a_follower_at_the_end_reads_a_new_entry_together_with_the_index() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_follower_asks_all_objects_once_before_it_waits_and_one_when_an_entry_has_come() {
+    let requests = Arc::new(AtomicU64::new(0));
+    let counted = requests.clone();
+    let store = Faulty::new(move |object, transaction| {
+        let name = object.as_bytes();
+        let is_of_log = name.starts_with(layout::PREFIX.as_bytes()) && !name.ends_with(b"/head");
+        if is_of_log && !transaction.reads.is_empty() && transaction.writes.is_empty() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        Fate::Done
+    });
+    let log = log_on(store, 3, 2).await;
+    let mut follower = log.follow(0, FollowOptions::default());
+    for number in 0..12 {
+        let mut waits = Box::pin(follower.next());
+        requests.store(0, Ordering::Relaxed);
+        assert!(timeout(Duration::from_millis(100), &mut waits).await.is_err());
+        assert_eq!(requests.swap(0, Ordering::Relaxed), 3, "entry {number}");
+        let entry = Entry::new(vec![number; 4096]);
+        log.append(entry.clone()).await.unwrap();
+        let position = u64::from(number);
+        assert_eq!(timeout(FOREVER, waits).await.unwrap(), Ok(Followed::Entry { position, entry }));
+        // It learns from the first entry how long they are.
+        assert_eq!(requests.load(Ordering::Relaxed), 1 + u64::from(number == 0), "entry {number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn writers_of_several_clients_share_one_order() {
     let (store, log) = log(4, 8).await;
     let mut tasks = Vec::new();
