@@ -69,11 +69,22 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
         let points = series.iter().map(|series| (series.point.label.as_str(), &series.repetitions[..]));
         Bars::of(title, subtitle, y_label, points, values).svg()
     };
-    for (name, subtitle) in [
-        ("sequencers", "by sequencer and by handles: entries of 100 B in memory, 16 writers"),
-        ("widths", "by number of objects: entries of 4 KiB on disk, 16 writers"),
+    for (name, part, durability, subtitle) in [
+        (
+            "sequencers",
+            "sequencer",
+            Durability::Volatile,
+            "by sequencer and by handles: entries of 100 B in memory, 16 writers",
+        ),
+        (
+            "sequencers-durable",
+            "sequencer",
+            Durability::Always,
+            "by sequencer: entries of 4 KiB on disk, 16 writers with two handles",
+        ),
+        ("widths", "width", Durability::Always, "by number of objects: entries of 4 KiB on disk, 16 writers"),
     ] {
-        let series = appends(&|point| point.label.contains(&name[..name.len() - 1]));
+        let series = appends(&|point| point.durability == durability && point.label.contains(part));
         if !series.is_empty() {
             let svg = bars(&series, "Appends per second", subtitle, "appends/s", &[RATE]);
             files.push(figure::write(folder, name, svg)?);

@@ -1,6 +1,6 @@
 //! The targets of Nacre on a machine of two processors, beside the measured values.
 
-use super::point::{Point, Results, Series, Subject, Work, name};
+use super::point::{Point, Results, Sequencing, Series, Subject, Work, name};
 use super::simulate::{SERVERS_MAX, Simulated};
 use crate::kit::quantity::grouped;
 use crate::kit::server::Durability;
@@ -26,6 +26,14 @@ pub(super) fn conclude(results: &mut Results) {
         targets.open("4 KiB durable appends, 16 writers", log, Unit::PerSecond);
         if let Some(disk) = rate(appends(Subject::Disk, Durability::Always, 16, 4096)) {
             targets.at_least("  ÷ what the disk allows by group commit", log / disk, Unit::Times, 0.8);
+            let by_rank = |point: &Point| {
+                point.sequencing == Sequencing::RoundTrip
+                    && point.durability == Durability::Always
+                    && point.work == Work::Append
+            };
+            if let Some(log) = rate(find(&by_rank)) {
+                targets.open("  the same with the metadata rank's sequencer", log / disk, Unit::Times);
+            }
         }
         if let Some(redis) = rate(appends(Subject::Redis, Durability::Always, 16, 4096)) {
             targets.at_least("  ÷ Redis, appendfsync always", log / redis, Unit::Times, 2.0);
@@ -42,17 +50,23 @@ pub(super) fn conclude(results: &mut Results) {
             }
         }
     }
-    let follow =
-        |durability| find(&move |point| point.work == Work::Follow && point.durability == durability);
+    let follow = |durability, sequencing| {
+        find(&move |point| {
+            point.work == Work::Follow && (point.durability, point.sequencing) == (durability, sequencing)
+        })
+    };
     // What never came has no latency, and is not fast.
     let came = |series: &Series| series.repetitions.iter().all(|one| one.per_second > 0.0);
     let p99_us = |series: &Series| came(series).then(|| series.median(|measured| measured.latency.p99_us));
-    if let Some(durable) = follow(Durability::Always) {
+    if let Some(durable) = follow(Durability::Always, Sequencing::Store) {
         let (measure, ms) =
             ("append to visible at a follower, durable, p99", p99_us(durable).map(|us| us / 1e3));
         targets.at_most_if_measured(measure, ms, Unit::Milliseconds, 2.0);
     }
-    if let Some(volatile) = follow(Durability::Volatile) {
+    if let Some(us) = follow(Durability::Always, Sequencing::RoundTrip).and_then(p99_us) {
+        targets.open("  with the metadata rank's sequencer", us / 1e3, Unit::Milliseconds);
+    }
+    if let Some(volatile) = follow(Durability::Volatile, Sequencing::Store) {
         let (measure, us) = ("append to visible at a follower, volatile, p99", p99_us(volatile));
         targets.at_most_if_measured(measure, us, Unit::Microseconds, 300.0);
     }
@@ -106,7 +120,7 @@ pub(super) fn conclude(results: &mut Results) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::point::{Measurement, Recovery, Sequencing};
+    use super::super::point::{Measurement, Recovery};
     use super::super::simulate::{self, Resource};
     use super::super::{Args, Part};
     use super::*;
