@@ -134,7 +134,30 @@ pub const PREFIX: &str = "nacre/zlog/";
 
 /// Returns the object of a view of a log.
 pub fn object(id: LogId, view: &View, index: u32) -> Result<ObjectId, StoreError> {
-    ObjectId::new(format!("{PREFIX}{id}/{:016x}.{index}", view.generation))
+    // Every request has such a name, so it is not put together by `format`, and takes one allocation.
+    let digits = index.checked_ilog10().unwrap_or(0) as usize + 1;
+    let mut name = vec![b'0'; PREFIX.len() + 16 + 1 + 16 + 1 + digits];
+    let (prefix, rest) = name.split_at_mut(PREFIX.len());
+    prefix.copy_from_slice(PREFIX.as_bytes());
+    put_hexadecimal(&mut rest[..16], id.0);
+    rest[16] = b'/';
+    put_hexadecimal(&mut rest[17..33], view.generation);
+    rest[33] = b'.';
+    let mut left = index;
+    for digit in rest[34..].iter_mut().rev() {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    ObjectId::new(name)
+}
+
+/// Puts as many of the last hexadecimal digits of a number as there is room for.
+fn put_hexadecimal(out: &mut [u8], number: u64) {
+    let mut left = number;
+    for digit in out.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(left & 15) as usize];
+        left >>= 4;
+    }
 }
 
 /// Returns the object with the sequencer of a log.
@@ -170,6 +193,19 @@ mod tests {
             assert!((0..width).all(|object| view.position_after(object, 0) == start));
         }
     }
+
+    #[test]
+    fn the_names_of_objects_are_those_of_the_format() {
+        for (id, generation) in [(0, 0), (7, u64::MAX), (0x0123_4567_89ab_cdef, 1 << 60)] {
+            let view = View { generation, ..view(0, 1, 1) };
+            for index in [0, 1, 9, 10, 99, 100, 4095, u32::MAX] {
+                let name = format!("nacre/zlog/{}/{generation:016x}.{index}", LogId(id));
+                assert_eq!(object(LogId(id), &view, index).unwrap().as_bytes(), name.as_bytes());
+            }
+        }
+        assert_eq!(object(LogId(10), &view(0, 1, 1), 3).unwrap().as_bytes(), NAME.as_bytes());
+    }
+    const NAME: &str = "nacre/zlog/000000000000000a/0000000000000001.3";
 
     #[test]
     fn the_parts_of_a_range_are_its_positions() {
