@@ -32,6 +32,8 @@ use crate::kit::span::{self, Spans};
 pub(super) const NETWORK: Network = Network { latency_ns: 25_000, link_bytes_per_s: 1_250_000_000 };
 /// The servers of the largest cluster.
 pub(super) const SERVERS_MAX: u32 = 1000;
+/// The entries of the largest batches: about as many as a handle writes at once.
+const BATCH_MAX: u64 = 960;
 /// The objects for each server, up to the limit of a view: the more there are, the more evenly the hash spreads them.
 const OBJECTS_PER_SERVER: u32 = 4;
 /// The least number of clients. There are as many as servers, if these are more.
@@ -139,8 +141,8 @@ impl Resource {
 /// Returns the runs of the study.
 pub(super) fn runs(args: &Args, durability: Durability) -> Vec<Parameters> {
     let (servers, batches): (&[u32], &[u64]) = match args.quick {
-        true => (&[1, SERVERS_MAX], &[1, 512]),
-        false => (&[1, 3, 10, 30, 100, 300, SERVERS_MAX], &[1, 16, 128, 512]),
+        true => (&[1, SERVERS_MAX], &[1, BATCH_MAX]),
+        false => (&[1, 3, 10, 30, 100, 300, SERVERS_MAX], &[1, 16, 128, BATCH_MAX]),
     };
     let writes = if args.quick { WRITES_QUICK } else { WRITES };
     let mut runs = Vec::new();
