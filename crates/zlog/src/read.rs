@@ -94,10 +94,10 @@ impl Inner {
         let range = ByteRange::new(locator.begins(place), u64::from(locator.length));
         // The guess may have been right: an entry that is the first of its packet is where its place says.
         self.read_guess.learn(guess, wanted_at(place, range));
-        let record = match data.and_then(|data| covered(&data, place, range)) {
-            Some(record) => Some(record),
-            None => stripe.read_data(&[range]).await?.pop().flatten(),
-        };
+        let mut record = data.and_then(|data| covered(&data, place, range));
+        if record.is_none() {
+            record = stripe.read_data(&[range]).await?.pop().flatten();
+        }
         match record {
             Some(record) => Entry::get(&record).map(Slot::Entry).ok_or_else(|| stripe.damaged(place)),
             // Entries are never changed but by trimming.

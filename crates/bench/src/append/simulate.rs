@@ -140,14 +140,12 @@ impl Resource {
 
 /// Returns the runs of the study.
 pub(super) fn runs(args: &Args, durability: Durability) -> Vec<Parameters> {
-    let (servers, batches): (&[u32], &[u64]) = match args.quick {
-        true => (&[1, SERVERS_MAX], &[1, BATCH_MAX]),
-        false => (&[1, 3, 10, 30, 100, 300, SERVERS_MAX], &[1, 16, 128, BATCH_MAX]),
-    };
+    let counts: &[u32] = if args.quick { &[1, SERVERS_MAX] } else { &[1, 3, 10, 30, 100, 300, SERVERS_MAX] };
+    let batches: &[u64] = if args.quick { &[1, BATCH_MAX] } else { &[1, 16, 128, BATCH_MAX] };
     let writes = if args.quick { WRITES_QUICK } else { WRITES };
     let mut runs = Vec::new();
     for batch in batches {
-        for servers in servers {
+        for servers in counts {
             runs.push(Parameters::of(durability, *servers, *batch, writes));
         }
     }
