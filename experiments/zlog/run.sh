@@ -1,12 +1,12 @@
 #!/bin/sh
-# Measures everything that this folder shows, and puts results and figures beside this file. About four minutes on two processors;
+# Measures everything that this folder shows, and puts results and figures beside this file. Some minutes on two processors;
 # QUICK=1 takes less than one and is good for a first look only.
 #
 #   experiments/zlog/run.sh [path of the nacre program]
 #
 # WINDOW and REPETITIONS are the time that each point is measured for, and how often: 1s and 3. RECOVER is the lengths of the logs
-# that are recovered; to fill one of 10000000 entries takes minutes. FOLDER is where servers, peers and the disk's own measurement keep
-# their files: on the disk that is to be measured.
+# that are recovered, which are filled before; the longest of them takes the server some hundred megabytes. FOLDER is where servers,
+# peers and the disk's own measurement keep their files: on the disk that is to be measured.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 nacre=${1:-nacre}
@@ -14,7 +14,7 @@ if [ -n "${QUICK:-}" ]; then
     set -- --quick
 else
     set -- --window "${WINDOW:-1s}" --repeat "${REPETITIONS:-3}"
-    set -- "$@" --recover "${RECOVER:-10000,100000,1000000}"
+    set -- "$@" --recover "${RECOVER:-10000,100000,1000000,10000000}"
 fi
 [ -z "${FOLDER:-}" ] || set -- "$@" --folder "$FOLDER"
 "$nacre" bench append --out "$here" --results "$here/append.json" "$@" >"$here/append.txt"

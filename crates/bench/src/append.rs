@@ -1,11 +1,14 @@
 //! The study of shared logs (*Malacology: A Programmable Storage System*, sections 5.2 and 6): appends, reads, followers, recoveries
-//! and changes of view, beside streams of Redis and NATS JetStream and beside what the disk allows.
+//! and changes of view, beside streams of Redis and NATS JetStream and beside what the disk allows; and, simulated, appends to as many as
+//! a thousand servers.
 
 mod client;
+mod costs;
 mod disk;
 mod figures;
 mod groups;
 mod point;
+mod simulate;
 mod targets;
 
 use std::path::PathBuf;
@@ -20,8 +23,9 @@ use nacre::zlog::{Entry, Log, Shape, Slot};
 use nacre_quantity::parse_time;
 
 use self::client::{ClientRecord, Orders, content, failed, open_log};
+use self::costs::Costs;
 use self::groups::groups;
-use self::point::{Measurement, Point, Recovery, Results, Sequencing, Subject, Work};
+use self::point::{Measurement, Point, Recovery, Results, Sequencing, Service, Subject, Work};
 use crate::kit::latency::Latencies;
 use crate::kit::machine::load_average;
 use crate::kit::peer::{self, validate_folder};
@@ -57,13 +61,20 @@ pub struct Args {
     /// Parts to measure
     #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
+    /// Simulate a log on up to a thousand servers, and measure nothing but the times of service that this needs
+    #[arg(long, conflicts_with = "only")]
+    simulate: bool,
+    /// Times of service of the simulation, instead of measured ones, in microseconds:
+    /// positions=5,write=20,entry=4,sync=0,client-write=10,client-entry=1
+    #[arg(long, value_name = "TIMES")]
+    costs: Option<Costs>,
     /// Length of the measured window [default: 1s, or 250ms with --quick]
     #[arg(long, value_parser = parse_time, value_name = "TIME")]
     window: Option<Duration>,
     /// Number of repetitions of each point [default: 3, or 1 with --quick]
     #[arg(long, alias = "repetitions", value_name = "N")]
     repeat: Option<u32>,
-    /// Lengths of the logs that are recovered, in entries [default: 10000,100000,1000000, or 10000 with --quick]
+    /// Lengths of the logs that are recovered, in entries [default: 10000,100000,1000000,10000000, or 10000 with --quick]
     #[arg(long, value_name = "COUNT", value_delimiter = ',')]
     recover: Vec<u64>,
     /// Folder for the figures [default: none are drawn]
@@ -96,11 +107,26 @@ enum Part {
     Views,
     /// Recoveries by length of the log.
     Recovery,
+    /// Appends by number of servers, simulated.
+    Simulation,
 }
 
 impl Args {
     fn has(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        match self.simulate {
+            true => part == Part::Simulation,
+            false => self.only.is_empty() || self.only.contains(&part),
+        }
+    }
+
+    /// Returns the durabilities whose times of service are simulated.
+    fn simulated(&self) -> &[Durability] {
+        match (&self.costs, self.quick) {
+            _ if !self.has(Part::Simulation) => &[],
+            (Some(costs), _) if costs.sync_ns > 0 => &[Durability::Always],
+            (Some(_), _) | (None, true) => &[Durability::Volatile],
+            (None, false) => &[Durability::Volatile, Durability::Always],
+        }
     }
 
     fn window(&self, point: &Point) -> Duration {
@@ -116,7 +142,7 @@ impl Args {
     fn lengths(&self) -> &[u64] {
         match (&self.recover[..], self.quick) {
             ([], true) => &[10_000],
-            ([], false) => &[10_000, 100_000, 1_000_000],
+            ([], false) => &[10_000, 100_000, 1_000_000, 10_000_000],
             (lengths, _) => lengths,
         }
     }
@@ -142,7 +168,12 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
     let groups = groups(args);
     let points = groups.iter().map(|points| points.len() as u64).sum::<u64>();
     let lengths = if args.has(Part::Recovery) { args.lengths() } else { &[] };
-    let steps = Steps::new(points * u64::from(args.repetitions()) + lengths.len() as u64);
+    let simulated = args.simulated().iter().map(|durability| {
+        let measured = if args.costs.is_none() { costs::STEPS } else { 0 };
+        simulate::runs(args, *durability).len() as u64 + measured
+    });
+    let simulated = simulated.sum::<u64>();
+    let steps = Steps::new(points * u64::from(args.repetitions()) + lengths.len() as u64 + simulated);
     for points in &groups {
         let once = async |point: &Point, repetition| {
             steps.step(&point.label, repetition)?;
@@ -155,6 +186,21 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
         steps.step(&format!("recovery of {entries} entries"), 0)?;
         let recovery = recover(args, common, *entries).await?;
         report.recoveries.push(recovery);
+        report.keep()?;
+    }
+    for durability in args.simulated() {
+        let costs = match args.costs {
+            Some(costs) => costs,
+            None => costs::measure(args, common, *durability, &steps).await?,
+        };
+        let (measured, network) = (args.costs.is_none(), simulate::NETWORK);
+        report.services.push(Service { durability: *durability, measured, costs, network });
+        for run in simulate::runs(args, *durability) {
+            steps.step(&format!("simulation of {} servers", run.servers), 0)?;
+            report.simulated.push(simulate::simulate(run, costs, network)?);
+            // A signal is looked at between two runs.
+            tokio::task::yield_now().await;
+        }
         report.keep()?;
     }
     if let Some(folder) = &args.out {

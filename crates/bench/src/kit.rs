@@ -5,7 +5,8 @@
 //! - `target`: targets of Nacre, reached or not; `statistic`, `latency`, `machine` for what they are compared with;
 //! - `process`, `server`, `peer`: client processes, servers and peers, ended by their process ids;
 //! - `usage`: the time, processor time and memory of a program that runs to its end;
-//! - `span`: the proof that no position of a sequencer or a log was given out twice.
+//! - `span`: the proof that no position of a sequencer or a log was given out twice;
+//! - `simulation`: nodes, the network between them, and events, for studies of more machines than there are.
 
 pub(crate) mod figure;
 pub(crate) mod latency;
@@ -15,6 +16,7 @@ pub(crate) mod process;
 pub(crate) mod quantity;
 pub(crate) mod report;
 pub(crate) mod server;
+pub(crate) mod simulation;
 pub(crate) mod span;
 pub(crate) mod statistic;
 pub(crate) mod study;

@@ -271,9 +271,14 @@ fn logs_are_appended_to_beside_their_peers() {
         assert_eq!(changes > 0, one["point"]["reshape_ms"].is_u64(), "{one}");
     }
     assert_eq!(results["recoveries"][0]["entries"], 10_000);
+    let service = &results["services"][0];
+    assert!(service["measured"] == true && service["entry_ns"].as_u64().unwrap() > 0, "{service}");
+    let simulated = results["simulated"].as_array().unwrap();
+    assert!(simulated.iter().any(|run| run["servers"] == 1000), "{simulated:?}");
+    assert!(simulated.iter().all(|run| run["per_second"].as_f64().unwrap() > 0.0), "{simulated:?}");
     let targets = results["targets"].as_array().unwrap();
     assert!(targets.len() > 8, "{targets:?}");
-    for name in ["sequencers", "latency"] {
+    for name in ["sequencers", "latency", "simulated-volatile"] {
         let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
         assert!(roxmltree::Document::parse(&svg).is_ok());
     }

@@ -9,7 +9,6 @@
 //! the entries of a program that submits many before it looks at the first answer would be in the log with some missing in between.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -25,6 +24,7 @@ use crate::error::LogError;
 use crate::layout::View;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, SLOT_BYTES, WAITING_BYTES_MAX};
 use crate::log::Inner;
+use crate::reserved::Reserved;
 use crate::sequencer::SequencerError;
 use crate::state::{CachedViews, Shape};
 use crate::stripe::{Stripe, StripeError, Written};
@@ -192,7 +192,7 @@ impl Appender {
             let (log, queue) = (log.clone(), queue.clone());
             let started = Started(queue.clone());
             let task =
-                Task { log, queue, reserved: VecDeque::new(), taking: None, epoch: 0, _started: started };
+                Task { log, queue, reserved: Reserved::default(), taking: None, epoch: 0, _started: started };
             tokio::spawn(task.run());
         }
         if was_empty {
@@ -224,8 +224,8 @@ struct PositionRequest {
 struct Task {
     log: Arc<Inner>,
     queue: Arc<Queue>,
-    /// Positions that were taken and are not used yet, in ascending order: not more than entries have waited since.
-    reserved: VecDeque<Range<u64>>,
+    /// Positions that were taken and are not used yet: not more than entries have waited since.
+    reserved: Reserved,
     /// Positions that are being taken.
     taking: Option<PositionRequest>,
     /// The epoch in which they were taken.
@@ -285,14 +285,7 @@ impl Task {
     }
 
     fn reserved_count(&self) -> u64 {
-        self.reserved.iter().map(|range| range.end - range.start).sum()
-    }
-
-    fn add_reserved(&mut self, first: u64, count: u64) {
-        match self.reserved.back_mut() {
-            Some(last) if last.end == first => last.end += count,
-            _ => self.reserved.push_back(first..first + count),
-        }
+        self.reserved.count()
     }
 
     /// Writes as many of the first entries as go to one object, and answers them.
@@ -307,7 +300,7 @@ impl Task {
             && let Some(PositionRequest { count, first }) = self.taking.take()
             && let Ok(first) = first.await
         {
-            self.add_reserved(first, count);
+            self.reserved.add(first, count);
         }
         if self.reserved.is_empty() {
             match self.reserve(&known, batch.len() as u64).await {
@@ -317,13 +310,14 @@ impl Task {
             }
         }
         let view = known.views.last();
-        let first = self.reserved[0].start;
+        let Some(next) = self.reserved.first() else { return };
+        let first = next.start;
         if first < view.start {
             self.forget_positions();
             let text = format!("its sequencer gives out position {first}, which is before the last view");
             return self.fail(batch, usize::MAX, None, LogError::Corrupt(text));
         }
-        if self.reserved[0].end > view.positions_end() {
+        if next.end > view.positions_end() {
             self.forget_positions();
             let shape = Shape { width: view.width, unit: view.unit };
             if let Err(error) = self.log.recover(Some(shape), Some(known.version)).await {
@@ -331,13 +325,8 @@ impl Task {
             }
             return;
         }
-        let unit = u64::from(view.unit);
-        let unit_left = if view.width == 1 { u64::MAX } else { unit - (first - view.start) % unit };
-        let count = (batch.len() as u64).min(self.reserved[0].end - first).min(unit_left);
-        self.reserved[0].start += count;
-        if self.reserved[0].is_empty() {
-            self.reserved.pop_front();
-        }
+        let Some(positions) = self.reserved.take(view, batch.len() as u64) else { return };
+        let count = positions.end - positions.start;
         let left = batch.len() as u64 - count;
         let attempt = {
             let entries = batch.iter().take(count as usize);
@@ -352,7 +341,7 @@ impl Task {
                     biased;
                     attempt = &mut put => break attempt,
                     taken = taken(&mut self.taking) => match taken {
-                        Some((first, count)) => self.add_reserved(first, count),
+                        Some((first, count)) => self.reserved.add(first, count),
                         // What is wrong with the sequencer is seen to when the write is done.
                         None => takes = false,
                     },
@@ -367,7 +356,7 @@ impl Task {
             Attempt::Failed(error) => self.fail(batch, count, Some(first), error),
             Attempt::NotThere => {
                 // What comes next must not be at a lower position than this.
-                self.reserved.retain(|range| range.start > first);
+                self.reserved.pass(first);
                 let _ = self.log.fill(first, first + count as u64).await;
             }
             Attempt::Epoch(found) => {
@@ -399,7 +388,7 @@ impl Task {
         loop {
             match self.log.sequencer.next(self.epoch, count).await {
                 Ok(first) => {
-                    self.add_reserved(first, count);
+                    self.reserved.add(first, count);
                     return Ok(true);
                 }
                 Err(SequencerError::Epoch(found)) => {

@@ -86,13 +86,16 @@ pub struct Follower {
     next: u64,
     ready: VecDeque<Followed>,
     source: Source,
+    /// True if nothing was found at the next position when all objects were asked.
+    at_end: bool,
     /// The time since which something is known to be missing at the position that is read next.
     hole_since: Option<Instant>,
 }
 
 impl Follower {
     pub(crate) fn new(log: Arc<Inner>, from: u64, options: FollowOptions) -> Self {
-        Self { log, options, next: from, ready: VecDeque::new(), source: Source::None, hole_since: None }
+        let (ready, source) = (VecDeque::new(), Source::None);
+        Self { log, options, next: from, ready, source, at_end: false, hole_since: None }
     }
 
     /// Returns the position after that of the last step: a follower that begins there goes on where this one is.
@@ -144,7 +147,9 @@ impl Follower {
         }
         // The watches are there before the log is read, so that no entry falls between the two.
         self.watch().await?;
-        let upto = self.next.saturating_add(POSITIONS_PER_READ);
+        let all = self.next.saturating_add(POSITIONS_PER_READ);
+        let upto = if self.at_end { self.run_end().min(all) } else { all };
+        self.at_end = false;
         let begun = self.next;
         let scan = self.log.scan(self.next, upto, self.options.tag.as_ref()).await?;
         let mut written_after = None;
@@ -176,8 +181,22 @@ impl Follower {
             }
             return Ok(None);
         }
-        self.wait(given_out, written_after.is_some()).await?;
+        if upto < all {
+            // What was written is behind a position that was not, so all objects are asked.
+            return Ok(None);
+        }
+        self.at_end = true;
+        self.wait(given_out, written_after.is_some(), scan.written_end).await?;
         Ok(None)
+    }
+
+    /// Returns the end of the positions from the next one on that are in its object. It alone has what comes next.
+    fn run_end(&self) -> u64 {
+        let known = self.log.known();
+        match known.views.find(self.next) {
+            Some((view, _)) => self.next.saturating_add(view.together(self.next)),
+            None => u64::MAX,
+        }
     }
 
     fn add_trimmed(&mut self, position: u64) {
@@ -188,10 +207,19 @@ impl Follower {
     }
 
     /// Waits until something may have been written at the next position, or fills it if it is missing for too long.
-    async fn wait(&mut self, given_out: u64, written_after: bool) -> Result<(), LogError> {
+    /// Everything from `written_end` on is not written, if that is known.
+    async fn wait(
+        &mut self,
+        given_out: u64,
+        written_after: bool,
+        written_end: Option<u64>,
+    ) -> Result<(), LogError> {
         let is_hole = written_after
             || (given_out < u64::MAX && self.next < given_out)
-            || self.log.written_end(self.next).await? > self.next;
+            || match written_end {
+                Some(end) => end > self.next,
+                None => self.log.written_end(self.next).await? > self.next,
+            };
         // Reading may have shown that the log has another view since. Nothing more happens to the objects of the one before.
         let known = self.log.known();
         if let Source::Watches { start, generation, .. } = &self.source

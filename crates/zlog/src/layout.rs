@@ -93,6 +93,23 @@ impl View {
         }
     }
 
+    /// Returns the number of consecutive positions from one on that are in its object, and at consecutive places there.
+    pub fn together(&self, position: u64) -> u64 {
+        let unit = u64::from(self.unit);
+        if self.width == 1 { u64::MAX } else { unit - (position - self.start) % unit }
+    }
+
+    /// Returns the position after that of the last of the first `places` places of an object; the view's first one if there are none.
+    /// The greatest of all objects is where a log ends whose objects have so many places.
+    pub fn position_after(&self, object: u32, places: u64) -> u64 {
+        match places.checked_sub(1) {
+            Some(place) => {
+                self.position(object, place).map_or(u64::MAX, |position| position.saturating_add(1))
+            }
+            None => self.start,
+        }
+    }
+
     /// Returns the parts of a range of positions, at most one for each object.
     pub fn parts(&self, from: u64, to: u64) -> impl Iterator<Item = Part> + '_ {
         let units = (to.saturating_sub(from)).div_ceil(u64::from(self.unit)) + 1;
@@ -117,7 +134,30 @@ pub const PREFIX: &str = "nacre/zlog/";
 
 /// Returns the object of a view of a log.
 pub fn object(id: LogId, view: &View, index: u32) -> Result<ObjectId, StoreError> {
-    ObjectId::new(format!("{PREFIX}{id}/{:016x}.{index}", view.generation))
+    // Every request has such a name, so it is not put together by `format`, and takes one allocation.
+    let digits = index.checked_ilog10().unwrap_or(0) as usize + 1;
+    let mut name = vec![b'0'; PREFIX.len() + 16 + 1 + 16 + 1 + digits];
+    let (prefix, rest) = name.split_at_mut(PREFIX.len());
+    prefix.copy_from_slice(PREFIX.as_bytes());
+    put_hexadecimal(&mut rest[..16], id.0);
+    rest[16] = b'/';
+    put_hexadecimal(&mut rest[17..33], view.generation);
+    rest[33] = b'.';
+    let mut left = index;
+    for digit in rest[34..].iter_mut().rev() {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    ObjectId::new(name)
+}
+
+/// Puts as many of the last hexadecimal digits of a number as there is room for.
+fn put_hexadecimal(out: &mut [u8], number: u64) {
+    let mut left = number;
+    for digit in out.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(left & 15) as usize];
+        left >>= 4;
+    }
 }
 
 /// Returns the object with the sequencer of a log.
@@ -144,9 +184,28 @@ mod tests {
                 assert_eq!(view.places_before(object, position), place);
                 next[object as usize] += 1;
                 assert_eq!(view.position(object, place), Some(position));
+                assert_eq!(view.position_after(object, place + 1), position + 1);
+                let together = view.together(position).min(100);
+                let behind = |distance: u64| view.locate(position + distance);
+                assert!((0..together).all(|distance| behind(distance) == (object, place + distance)));
+                assert!(width == 1 || behind(together).0 != object);
             }
+            assert!((0..width).all(|object| view.position_after(object, 0) == start));
         }
     }
+
+    #[test]
+    fn the_names_of_objects_are_those_of_the_format() {
+        for (id, generation) in [(0, 0), (7, u64::MAX), (0x0123_4567_89ab_cdef, 1 << 60)] {
+            let view = View { generation, ..view(0, 1, 1) };
+            for index in [0, 1, 9, 10, 99, 100, 4095, u32::MAX] {
+                let name = format!("nacre/zlog/{}/{generation:016x}.{index}", LogId(id));
+                assert_eq!(object(LogId(id), &view, index).unwrap().as_bytes(), name.as_bytes());
+            }
+        }
+        assert_eq!(object(LogId(10), &view(0, 1, 1), 3).unwrap().as_bytes(), NAME.as_bytes());
+    }
+    const NAME: &str = "nacre/zlog/000000000000000a/0000000000000001.3";
 
     #[test]
     fn the_parts_of_a_range_are_its_positions() {

@@ -37,6 +37,8 @@ pub mod limit;
 mod log;
 mod read;
 mod recover;
+#[doc(hidden)]
+pub mod reserved;
 pub mod sequencer;
 mod state;
 mod stripe;

@@ -11,7 +11,7 @@ pub const TAG_BYTES_MAX: usize = 255;
 /// The maximum length of a log's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// The maximum number of objects that the entries of a view are spread over.
-pub const WIDTH_MAX: u32 = 256;
+pub const WIDTH_MAX: u32 = 4096;
 /// The maximum number of consecutive positions that are in one object.
 pub const UNIT_MAX: u32 = 4096;
 /// The maximum number of views of a log. Views whose entries are all trimmed do not count.

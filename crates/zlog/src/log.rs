@@ -1,7 +1,6 @@
 //! The handle on a log, and what all its parts share.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +16,7 @@ use crate::error::LogError;
 use crate::follow::{FollowOptions, Follower};
 use crate::layout::{self, LogId, View};
 use crate::limit::{FILL_AFTER, PATIENCE, RECOVER_AFTER};
+use crate::read::Guess;
 use crate::sequencer::{Sequencer, SequencerError, StoreSequencer};
 use crate::state::{CachedViews, Shape, map_name, read_views};
 use crate::stripe::{Stripe, StripeError};
@@ -65,8 +65,9 @@ pub(crate) struct Inner {
     pub proposer: Proposer,
     pub known: Mutex<Arc<CachedViews>>,
     refreshing: tokio::sync::Mutex<()>,
-    /// The bytes that the record of an entry is guessed to have.
-    pub guess: AtomicU64,
+    /// What is asked for in advance where one entry is read, and where many are.
+    pub read_guess: Guess,
+    pub scan_guess: Guess,
 }
 
 /// The result of a recovery, or of a change of view.
@@ -130,9 +131,19 @@ impl Log {
             }
         };
         let proposer = map.proposer(Default::default());
-        let (name, refreshing, guess) = (listed.name, Default::default(), AtomicU64::new(4096));
-        let inner =
-            Arc::new(Inner { store, name, id, options, sequencer, map, proposer, known, refreshing, guess });
+        let inner = Arc::new(Inner {
+            store,
+            name: listed.name,
+            id,
+            options,
+            sequencer,
+            map,
+            proposer,
+            known,
+            refreshing: Default::default(),
+            read_guess: Guess::default(),
+            scan_guess: Guess::default(),
+        });
         Ok(Log { appender: Appender::new(inner.clone()), inner })
     }
 

@@ -1,36 +1,72 @@
 //! Reading: one position, or many at once.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
-use nacre_object::{ByteRange, ObjectId};
+use nacre_object::{ByteRange, ObjectId, RangeRead};
 
 use crate::entry::{Entry, Index, Slot, signature};
 use crate::error::LogError;
 use crate::layout::{self, View};
-use crate::limit::BATCH_ENTRIES_MAX;
+use crate::limit::{BATCH_ENTRIES_MAX, SLOT_BYTES};
 use crate::log::Inner;
-use crate::recover::last_position;
 use crate::stripe::{Indices, Stripe, StripeError, is_whole};
 
 /// The bytes of entries that one read returns at most, unless a single entry has more.
 const READ_BYTES_MAX: u64 = 4 << 20;
 /// The number of ranges that one request asks for at most.
 const RANGES_MAX: usize = 1024;
-/// The bytes that a read of one entry guesses at least, and at most.
-const GUESS_BYTES: std::ops::RangeInclusive<u64> = 256..=(64 << 10);
+/// The maximum number of bytes of entries that are asked for before it is known how many there are.
+const GUESS_BYTES_MAX: u64 = 64 << 10;
+/// The part of what was asked for in vain by which the next guess is smaller.
+const GUESS_STEPS: u64 = 256;
 
 /// Positions as they were read.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// Positions with what is there, in ascending order without gaps; `None` for an entry that was not selected.
     pub slots: Vec<(u64, Option<Slot>)>,
+    /// The first position of the view that nothing was written to, nor to any after it, if all its objects were asked.
+    pub written_end: Option<u64>,
+}
+
+/// The number of bytes at a place that are asked for together with the index, which says how many there are.
+///
+/// Entries of one length get exactly what they have: a store may then share what it holds, where it would have to copy what has
+/// something behind it. Of other lengths the guess covers nearly all.
+#[derive(Debug)]
+pub(crate) struct Guess(AtomicU64);
+
+impl Default for Guess {
+    fn default() -> Self {
+        Self(AtomicU64::new(4096))
+    }
+}
+
+impl Guess {
+    /// Returns the number of bytes to ask for.
+    fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes in how many of the bytes from a place on were wanted, when so many had been asked for.
+    fn learn(&self, asked: u64, wanted: u64) {
+        // What is longer takes a second request in any case.
+        let wanted = if wanted > GUESS_BYTES_MAX { 0 } else { wanted };
+        let next = match asked.checked_sub(wanted) {
+            Some(vain) => asked - vain.div_ceil(GUESS_STEPS),
+            None => wanted,
+        };
+        if next != asked {
+            self.0.store(next, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Inner {
     pub async fn read(&self, position: u64) -> Result<Slot, LogError> {
-        let guess = self.guess.load(Ordering::Relaxed);
+        let guess = self.read_guess.bytes();
         let mut patience = self.patience();
         loop {
             let known = self.known();
@@ -57,18 +93,11 @@ impl Inner {
         };
         let range = ByteRange::new(locator.begins(place), u64::from(locator.length));
         // The guess may have been right: an entry that is the first of its packet is where its place says.
-        let within = locator.offset as usize..locator.offset as usize + locator.length as usize;
-        let guessed = data.filter(|data| {
-            locator.distance == 0 && within.end <= data.data.len() && is_whole(&data.extents, range)
-        });
-        let record = match guessed {
-            Some(data) => Some(data.data.slice(within)),
-            None => {
-                let wanted = u64::from(locator.length) + 64;
-                self.guess.store(wanted.clamp(*GUESS_BYTES.start(), *GUESS_BYTES.end()), Ordering::Relaxed);
-                stripe.read_data(&[range]).await?.pop().flatten()
-            }
-        };
+        self.read_guess.learn(guess, wanted_at(place, range));
+        let mut record = data.and_then(|data| covered(&data, place, range));
+        if record.is_none() {
+            record = stripe.read_data(&[range]).await?.pop().flatten();
+        }
         match record {
             Some(record) => Entry::get(&record).map(Slot::Entry).ok_or_else(|| stripe.damaged(place)),
             // Entries are never changed but by trimming.
@@ -87,17 +116,18 @@ impl Inner {
                 // All before the first view was trimmed.
                 let end = known.views.start().min(to).min(from + BATCH_ENTRIES_MAX as u64);
                 let slots = (from..end).map(|position| (position, Some(Slot::Trimmed))).collect();
-                return Ok(Scan { slots });
+                return Ok(Scan { slots, ..Scan::default() });
             };
             let to = to.min(end).min(from.saturating_add(BATCH_ENTRIES_MAX as u64));
             // Nothing is ever written where its objects have no room: before that, another view begins.
             if from >= view.positions_end() {
-                return Ok(Scan {
-                    slots: (from..to).map(|position| (position, Some(Slot::Unwritten))).collect(),
-                });
+                let slots = (from..to).map(|position| (position, Some(Slot::Unwritten))).collect();
+                return Ok(Scan { slots, ..Scan::default() });
             }
             let to = to.min(view.positions_end());
             match self.scan_view(view, from, to, tag).await {
+                // Nothing is written to a view that another one follows.
+                Ok(scan) if end < u64::MAX => return Ok(Scan { written_end: Some(end), ..scan }),
                 Ok(scan) => return Ok(scan),
                 Err(error) => self.again(&known, error, &mut patience).await?,
             }
@@ -114,11 +144,21 @@ impl Inner {
         let parts: Vec<_> = view.parts(from, to).collect();
         let objects: Vec<ObjectId> =
             parts.iter().map(|part| layout::object(self.id, view, part.object)).collect::<Result<_, _>>()?;
-        let reads = parts
-            .iter()
-            .zip(&objects)
-            .map(|(part, object)| self.stripe(object, view).read(part.place, part.count, 0));
+        // Whether an entry has a tag is known from the index, and its content is not to be read before.
+        let guess = if tag.is_none() { self.scan_guess.bytes() } else { 0 };
+        let reads = parts.iter().zip(&objects).enumerate().map(|(number, (part, object))| {
+            // The first entry is often all that there is to read: that of a follower at the end of the log.
+            let data_bytes = if number == 0 { guess } else { 0 };
+            self.stripe(object, view).read(part.place, part.count, data_bytes)
+        });
         let indices = try_join_all(reads).await?;
+        let written_end = match parts.len() == view.width as usize {
+            true => {
+                let parts = parts.iter().zip(&indices);
+                parts.map(|(part, indices)| view.position_after(part.object, indices.end)).max()
+            }
+            false => None,
+        };
         // The index of each position, with the part that it is of and its place there; as far as all answers go.
         let mut found = vec![None; (to - from) as usize];
         for (number, (part, indices)) in parts.iter().zip(&indices).enumerate() {
@@ -162,13 +202,25 @@ impl Inner {
             };
             slots.push((position, slot));
         }
-        let reads = ranges.iter().zip(&objects).map(|(ranges, object)| async move {
+        let mut guessed = None;
+        if let (Some(part), Some(range)) = (parts.first(), ranges.first().and_then(|ranges| ranges.first())) {
+            guessed = indices[0].data.as_ref().and_then(|data| covered(data, part.place, *range));
+            if tag.is_none() {
+                self.scan_guess.learn(guess, wanted_at(part.place, *range));
+            }
+        }
+        let known = usize::from(guessed.is_some());
+        let reads = ranges.iter().zip(&objects).enumerate().map(|(number, (ranges, object))| async move {
+            let ranges = if number == 0 { &ranges[known..] } else { &ranges[..] };
             match ranges.is_empty() {
                 true => Ok(Vec::new()),
                 false => self.stripe(object, view).read_data(ranges).await,
             }
         });
-        let data = try_join_all(reads).await?;
+        let mut data = try_join_all(reads).await?;
+        if let Some(piece) = guessed {
+            data[0].insert(0, Some(piece));
+        }
         for (slot, number, at, range) in records {
             let slot = &mut slots[slot];
             let piece = data[number].get(at);
@@ -193,7 +245,7 @@ impl Inner {
                 }
             };
         }
-        Ok(Scan { slots })
+        Ok(Scan { slots, written_end })
     }
 
     /// Returns the first position of the view of a position that nothing was written to, nor to any after it.
@@ -208,12 +260,56 @@ impl Inner {
             let ends = (0..view.width).map(|index| async move {
                 let object = layout::object(self.id, view, index)?;
                 let end = self.stripe(&object, view).end().await?;
-                Ok(last_position(view, index, end))
+                Ok(view.position_after(index, end))
             });
             match try_join_all(ends).await {
                 Ok(ends) => return Ok(ends.into_iter().max().unwrap_or(view.start)),
                 Err(error) => self.again(&known, error, &mut patience).await?,
             }
         }
+    }
+}
+
+/// Returns how many bytes from a place on a range takes; 0 if it does not begin there.
+fn wanted_at(place: u64, range: ByteRange) -> u64 {
+    let base = place * SLOT_BYTES;
+    if (base..base + SLOT_BYTES).contains(&range.offset) { range.end() - base } else { 0 }
+}
+
+/// Returns the bytes of a range, if what was read from a place on has all of them.
+fn covered(data: &RangeRead, place: u64, range: ByteRange) -> Option<Bytes> {
+    let from = usize::try_from(range.offset.checked_sub(place * SLOT_BYTES)?).ok()?;
+    let within = from..from.checked_add(usize::try_from(range.len).ok()?)?;
+    (within.end <= data.data.len() && is_whole(&data.extents, range)).then(|| data.data.slice(within))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guess_becomes_what_entries_of_one_length_have_and_covers_most_of_several() {
+        let guess = Guess::default();
+        let misses = |lengths: &[u64], reads: usize| {
+            let missed = lengths.iter().cycle().take(reads).filter(|wanted| {
+                let asked = guess.bytes();
+                guess.learn(asked, **wanted);
+                asked < **wanted
+            });
+            missed.count()
+        };
+        assert_eq!(misses(&[4105], 1000), 1);
+        assert_eq!(guess.bytes(), 4105);
+        misses(&[109], 4000);
+        assert_eq!(guess.bytes(), 109);
+        // Those that are in the packets of others, or are too long, get nothing in advance.
+        misses(&[0], 4000);
+        assert_eq!(guess.bytes(), 0);
+        misses(&[GUESS_BYTES_MAX + 1], 10);
+        assert_eq!(guess.bytes(), 0);
+        let lengths: Vec<u64> = (1..=100).map(|number| number * 37 % 100 * 40).collect();
+        misses(&lengths, 1000);
+        let missed = misses(&lengths, 10_000);
+        assert!(missed < 2500, "{missed} of 10,000");
     }
 }

@@ -49,7 +49,7 @@ impl Inner {
             let seals = (0..view.width).map(|index| async move {
                 let object = layout::object(self.id, view, index)?;
                 let end = self.seal_object(&object, epoch).await?;
-                Ok(last_position(view, index, end))
+                Ok(view.position_after(index, end))
             });
             let mut tail = view.start;
             let (mut other, mut missing) = (None, false);
@@ -156,13 +156,5 @@ impl Inner {
                                                                   not removed");
             }
         }
-    }
-}
-
-/// Returns the position after that of the last place of an object, or the first of the view if there is none.
-pub(crate) fn last_position(view: &View, index: u32, end: u64) -> u64 {
-    match end.checked_sub(1) {
-        Some(place) => view.position(index, place).map_or(u64::MAX, |position| position.saturating_add(1)),
-        None => view.start,
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Indices {
     pub entries: Vec<Index>,
     /// The bytes of the range of entries that was asked for too.
     pub data: Option<RangeRead>,
+    /// One more than the greatest place of the object that was ever written, filled or trimmed.
+    pub end: u64,
 }
 
 /// The attribute with the epoch, a number of 64 bits with the greatest byte first, so that epochs are compared as bytes.
@@ -129,7 +131,7 @@ impl Stripe<'_> {
             let whole = whole.filter(|whole| *whole > 0).ok_or_else(|| nonsense(self.object))?;
             entries.truncate(whole as usize);
         }
-        Ok(Indices { entries, data })
+        Ok(Indices { entries, data, end: index.size / INDEX_BYTES })
     }
 
     /// Returns the index entries of an answer. Places that read as zeros were never written, unless there is a hole: these were

@@ -147,6 +147,14 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                         counter.borrow_mut().count(started, 1);
                     }
                 }
+                Work::Positions => {
+                    let sequencer = store.sequencer(SEQUENCER).await?;
+                    while Instant::now() < end {
+                        let started = Instant::now();
+                        sequencer.next_many_by_rank(1).await?;
+                        counter.borrow_mut().count(started, 1);
+                    }
+                }
                 Work::Follow if orders.client == 0 => append_at_a_pace(orders, &logs[0], begin, end).await?,
                 Work::Follow => follow(&logs[0], end, &counter).await?,
             }

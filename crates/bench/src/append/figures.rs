@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::point::{Measurement, Point, Recovery, Results, Series, Subject, Work};
+use super::point::{Measurement, Point, Recovery, Results, Series, Subject, Work, name};
+use super::simulate::Simulated;
 use crate::BenchError;
 use crate::kit::figure::{self, Bars, Drawing, Figure, NamedValue, Scale};
 use crate::kit::server::Durability;
@@ -68,11 +69,22 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
         let points = series.iter().map(|series| (series.point.label.as_str(), &series.repetitions[..]));
         Bars::of(title, subtitle, y_label, points, values).svg()
     };
-    for (name, subtitle) in [
-        ("sequencers", "by sequencer and by handles: entries of 100 B in memory, 16 writers"),
-        ("widths", "by number of objects: entries of 4 KiB on disk, 16 writers"),
+    for (name, part, durability, subtitle) in [
+        (
+            "sequencers",
+            "sequencer",
+            Durability::Volatile,
+            "by sequencer and by handles: entries of 100 B in memory, 16 writers",
+        ),
+        (
+            "sequencers-durable",
+            "sequencer",
+            Durability::Always,
+            "by sequencer: entries of 4 KiB on disk, 16 writers with two handles",
+        ),
+        ("widths", "width", Durability::Always, "by number of objects: entries of 4 KiB on disk, 16 writers"),
     ] {
-        let series = appends(&|point| point.label.contains(&name[..name.len() - 1]));
+        let series = appends(&|point| point.durability == durability && point.label.contains(part));
         if !series.is_empty() {
             let svg = bars(&series, "Appends per second", subtitle, "appends/s", &[RATE]);
             files.push(figure::write(folder, name, svg)?);
@@ -95,7 +107,32 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
         let figure = Figure::of("Time of a recovery", subtitle, x, y, lines);
         files.push(figure::write(folder, "recovery", figure.svg())?);
     }
+    for durability in [Durability::Volatile, Durability::Always] {
+        let runs = results.simulated.iter().filter(|run| run.parameters.durability == durability);
+        let runs: Vec<&Simulated> = runs.filter(|run| run.parameters.failure.is_none()).collect();
+        if !runs.is_empty() {
+            let name = format!("simulated-{}", name(durability));
+            files.push(figure::write(folder, &name, over_simulated_servers(durability, &runs).svg())?);
+        }
+    }
     Ok(files)
+}
+
+fn over_simulated_servers(durability: Durability, runs: &[&Simulated]) -> Figure {
+    let label = |run: &&Simulated| match run.parameters.batch {
+        1 => "single entries".to_owned(),
+        batch => format!("batches of {batch}"),
+    };
+    let batches = figure::distinct(runs.iter().map(|run| run.parameters.batch));
+    let colour = |run: &&Simulated| {
+        batches.iter().position(|batch| *batch == run.parameters.batch).unwrap_or_default()
+    };
+    let point = |run: &&Simulated| (f64::from(run.parameters.servers), vec![run.sustained_per_second()]);
+    let lines = figure::lines(runs.iter().copied(), label, point, colour);
+    let (x, y) = (("servers", Scale::Decades), ("entries/s", Scale::Decades));
+    let subtitle =
+        format!("entries of 4 KiB, {}; by entries in a write, and positions in a request", name(durability));
+    Figure::of("Simulated appends per second", subtitle, x, y, lines)
 }
 
 fn rates(series: &Series) -> Vec<f64> {

@@ -72,12 +72,7 @@ pub(super) fn groups(args: &Args) -> Vec<Vec<Point>> {
             for sequencing in all {
                 let point = of(Log, Volatile, 16, 100);
                 let handles = if apart { "16 handles" } else { "2 handles" };
-                let sequencer = match sequencing {
-                    Sequencing::Store => "sequencer in the store",
-                    Sequencing::RoundTrip => "sequencer by round trips",
-                    Sequencing::Quota => "sequencer by quota",
-                };
-                let label = format!("{}, {handles}, {sequencer}", point.label);
+                let label = format!("{}, {handles}, {}", point.label, sequencer(sequencing));
                 points.push(Point { label, sequencing, apart, ..point });
             }
         }
@@ -85,6 +80,15 @@ pub(super) fn groups(args: &Args) -> Vec<Vec<Point>> {
             points.truncate(all.len());
         }
         groups.push(points);
+        if !args.quick {
+            // The counter in the store is synced for each batch, and the rank's is not.
+            let durable = |sequencing| {
+                let point = of(Log, Always, 16, 4096);
+                let label = format!("{}, 2 handles, {}", point.label, sequencer(sequencing));
+                Point { label, sequencing, ..point }
+            };
+            groups.push(all.map(durable).to_vec());
+        }
     }
     if args.has(Part::Latency) {
         let alone = |subject, durability, bytes| {
@@ -104,10 +108,18 @@ pub(super) fn groups(args: &Args) -> Vec<Vec<Point>> {
                 ..base(label, Log, durability)
             }
         };
+        let visible = "append to visible at a follower";
+        let durable = one(Work::Follow, Always, 4096, 2, visible);
+        let by_rank = Sequencing::RoundTrip;
         groups.push(vec![
             one(Work::Tail, Volatile, 100, 1, "tail"),
-            one(Work::Follow, Volatile, 100, 2, "append to visible at a follower"),
-            one(Work::Follow, Always, 4096, 2, "append to visible at a follower"),
+            one(Work::Follow, Volatile, 100, 2, visible),
+            durable.clone(),
+            Point {
+                label: format!("{}, {}", durable.label, sequencer(by_rank)),
+                sequencing: by_rank,
+                ..durable
+            },
         ]);
     }
     if args.has(Part::Reads) {
@@ -130,6 +142,14 @@ pub(super) fn groups(args: &Args) -> Vec<Vec<Point>> {
         groups.push(vec![calm(Volatile), views(Volatile), calm(Always), views(Always)]);
     }
     groups
+}
+
+fn sequencer(sequencing: Sequencing) -> &'static str {
+    match sequencing {
+        Sequencing::Store => "sequencer in the store",
+        Sequencing::RoundTrip => "sequencer by round trips",
+        Sequencing::Quota => "sequencer by quota",
+    }
 }
 
 fn size(bytes: u32) -> String {

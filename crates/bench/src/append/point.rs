@@ -4,10 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::costs::Costs;
+use super::simulate::{Resource, Simulated};
 use crate::kit::latency::{LatencyCounts, LatencySummary};
 use crate::kit::quantity::{grouped, latency};
 use crate::kit::report;
 use crate::kit::server::Durability;
+use crate::kit::simulation::Network;
 use crate::kit::statistic::Spread;
 use crate::kit::study;
 use crate::kit::table::Table;
@@ -41,6 +44,8 @@ pub(crate) enum Work {
     Follow,
     /// Ask for the tail.
     Tail,
+    /// Ask the metadata rank for one position after the other.
+    Positions,
 }
 
 /// The log's sequencer.
@@ -116,11 +121,27 @@ pub(crate) struct Recovery {
     pub(crate) ms: Vec<f64>,
 }
 
+/// The times of service of simulated runs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Service {
+    pub(crate) durability: Durability,
+    /// True if they were measured in the same run, and not given.
+    pub(crate) measured: bool,
+    #[serde(flatten)]
+    pub(crate) costs: Costs,
+    pub(crate) network: Network,
+}
+
 /// The results of the study.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Results {
     pub(crate) series: Vec<Series>,
     pub(crate) recoveries: Vec<Recovery>,
+    /// The times of service of the simulated runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) services: Vec<Service>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) simulated: Vec<Simulated>,
     pub(crate) targets: Targets,
     /// The load average of the machine when the study began.
     pub(crate) load_at_start: String,
@@ -128,7 +149,7 @@ pub(crate) struct Results {
 
 impl report::Results for Results {
     fn is_empty(&self) -> bool {
-        self.series.is_empty() && self.recoveries.is_empty()
+        self.series.is_empty() && self.recoveries.is_empty() && self.simulated.is_empty()
     }
 
     fn conclude(&mut self) {
@@ -137,6 +158,54 @@ impl report::Results for Results {
 
     fn conditions(&self) -> String {
         format!(", load average {} at the start", self.load_at_start)
+    }
+}
+
+impl Results {
+    fn show_simulated(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.simulated.is_empty() {
+            return Ok(());
+        }
+        writeln!(f)?;
+        for Service { durability, measured, costs, network } in &self.services {
+            let (name, source) =
+                (name(*durability), if *measured { "measured in this run" } else { "given" });
+            let (way, rate) =
+                (latency(network.latency_ns as f64 / 1e3), network.link_bytes_per_s as f64 * 8e-9);
+            writeln!(
+                f,
+                "Times of service, {name}, {source}: {costs}; {way} from node to node by links of {rate:.0} Gbit/s."
+            )?;
+        }
+        let mut table = Table::new(concat!(
+            "simulated | servers | clients | batch | entries/s | ÷ allowed | bound by | sequencer",
+            " | busiest server | busiest client | busiest link | most objects | recovery",
+        ));
+        for run in &self.simulated {
+            let of = &run.parameters;
+            let mut cells = vec![
+                name(of.durability).to_owned(),
+                grouped(f64::from(of.servers)),
+                grouped(f64::from(of.clients)),
+                grouped(of.batch as f64),
+                grouped(run.per_second),
+                format!("{:.2}", run.per_second / run.allowed_per_second),
+                run.bound_by.map_or("replies", Resource::name).to_owned(),
+            ];
+            cells.extend(Resource::ALL.map(|resource| format!("{:.0} %", run.busy(resource) * 100.0)));
+            cells.push(format!("{} of {}", run.objects.0, grouped(f64::from(run.objects.1))));
+            cells.push(run.recovered_ms.map_or("–".to_owned(), |ms| latency(ms * 1e3)));
+            table.row(cells);
+        }
+        write!(f, "{table}")
+    }
+}
+
+/// Returns the name of a durability.
+pub(super) fn name(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Volatile => "volatile",
+        _ => "durable",
     }
 }
 
@@ -179,6 +248,7 @@ impl fmt::Display for Results {
             }
             write!(f, "\n{table}")?;
         }
+        self.show_simulated(f)?;
         match self.targets.is_empty() {
             true => Ok(()),
             false => write!(f, "\n{}", self.targets),

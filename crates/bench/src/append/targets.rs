@@ -1,6 +1,7 @@
 //! The targets of Nacre on a machine of two processors, beside the measured values.
 
-use super::point::{Point, Results, Series, Subject, Work};
+use super::point::{Point, Results, Sequencing, Series, Subject, Work, name};
+use super::simulate::{SERVERS_MAX, Simulated};
 use crate::kit::quantity::grouped;
 use crate::kit::server::Durability;
 use crate::kit::statistic::Spread;
@@ -11,7 +12,7 @@ const LONG: u64 = 10_000_000;
 
 /// Derives the targets from what was measured.
 pub(super) fn conclude(results: &mut Results) {
-    let Results { series, recoveries, targets, .. } = results;
+    let Results { series, recoveries, simulated, targets, .. } = results;
     let find = |wanted: &dyn Fn(&Point) -> bool| series.iter().find(|series| wanted(&series.point));
     let appends = |subject, durability, writers, bytes| {
         find(&move |point| {
@@ -25,6 +26,14 @@ pub(super) fn conclude(results: &mut Results) {
         targets.open("4 KiB durable appends, 16 writers", log, Unit::PerSecond);
         if let Some(disk) = rate(appends(Subject::Disk, Durability::Always, 16, 4096)) {
             targets.at_least("  ÷ what the disk allows by group commit", log / disk, Unit::Times, 0.8);
+            let by_rank = |point: &Point| {
+                point.sequencing == Sequencing::RoundTrip
+                    && point.durability == Durability::Always
+                    && point.work == Work::Append
+            };
+            if let Some(log) = rate(find(&by_rank)) {
+                targets.open("  the same with the metadata rank's sequencer", log / disk, Unit::Times);
+            }
         }
         if let Some(redis) = rate(appends(Subject::Redis, Durability::Always, 16, 4096)) {
             targets.at_least("  ÷ Redis, appendfsync always", log / redis, Unit::Times, 2.0);
@@ -41,17 +50,23 @@ pub(super) fn conclude(results: &mut Results) {
             }
         }
     }
-    let follow =
-        |durability| find(&move |point| point.work == Work::Follow && point.durability == durability);
+    let follow = |durability, sequencing| {
+        find(&move |point| {
+            point.work == Work::Follow && (point.durability, point.sequencing) == (durability, sequencing)
+        })
+    };
     // What never came has no latency, and is not fast.
     let came = |series: &Series| series.repetitions.iter().all(|one| one.per_second > 0.0);
     let p99_us = |series: &Series| came(series).then(|| series.median(|measured| measured.latency.p99_us));
-    if let Some(durable) = follow(Durability::Always) {
+    if let Some(durable) = follow(Durability::Always, Sequencing::Store) {
         let (measure, ms) =
             ("append to visible at a follower, durable, p99", p99_us(durable).map(|us| us / 1e3));
         targets.at_most_if_measured(measure, ms, Unit::Milliseconds, 2.0);
     }
-    if let Some(volatile) = follow(Durability::Volatile) {
+    if let Some(us) = follow(Durability::Always, Sequencing::RoundTrip).and_then(p99_us) {
+        targets.open("  with the metadata rank's sequencer", us / 1e3, Unit::Milliseconds);
+    }
+    if let Some(volatile) = follow(Durability::Volatile, Sequencing::Store) {
         let (measure, us) = ("append to visible at a follower, volatile, p99", p99_us(volatile));
         targets.at_most_if_measured(measure, us, Unit::Microseconds, 300.0);
     }
@@ -87,11 +102,27 @@ pub(super) fn conclude(results: &mut Results) {
             targets.open(format!("  with one view, {name}"), longest_ms(series), Unit::Milliseconds);
         }
     }
+    for durability in [Durability::Volatile, Durability::Always] {
+        let of = simulated
+            .iter()
+            .filter(|run| run.parameters.durability == durability && run.parameters.servers >= SERVERS_MAX);
+        let (failing, whole): (Vec<_>, Vec<_>) = of.partition(|run| run.parameters.failure.is_some());
+        if let Some(rate) = whole.into_iter().map(Simulated::sustained_per_second).reduce(f64::max) {
+            let servers = grouped(f64::from(SERVERS_MAX));
+            let measure = format!("{servers} storage servers by simulation, {}", name(durability));
+            targets.at_least(measure, rate, Unit::PerSecond, 50e6);
+        }
+        if let Some(ms) = failing.into_iter().filter_map(|run| run.recovered_ms).reduce(f64::max) {
+            targets.open("  recovery when the sequencer fails", ms, Unit::Milliseconds);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::point::{Measurement, Recovery, Sequencing};
+    use super::super::point::{Measurement, Recovery};
+    use super::super::simulate::{self, Resource};
+    use super::super::{Args, Part};
     use super::*;
     use crate::kit::latency::{LatencyCounts, LatencySummary};
 
@@ -171,6 +202,55 @@ mod tests {
         };
         assert!(row(Subject::Disk).ends_with('–'), "{}", row(Subject::Disk));
         assert!(row(Subject::Log).ends_with("18 µs"), "{}", row(Subject::Log));
+    }
+
+    #[test]
+    fn a_log_is_recovered_that_is_as_long_as_the_target_says() {
+        let args: Args = crate::kit::parse(&[]).unwrap();
+        assert!(args.lengths().contains(&LONG));
+        let mut results = Results::default();
+        results.recoveries.push(Recovery { entries: LONG, ms: vec![0.5, 999.0] });
+        conclude(&mut results);
+        let line =
+            line_with(&results.targets.to_string(), "recovery of a log of 10,000,000 entries, longest");
+        assert!(line.trim_end().ends_with("yes"), "{line}");
+    }
+
+    #[test]
+    fn a_thousand_servers_count_with_what_they_sustain() {
+        let args: Args = crate::kit::parse(&["--simulate", "--quick"]).unwrap();
+        let parameters = *simulate::runs(&args, Durability::Volatile).last().unwrap();
+        let failing = Simulated {
+            parameters,
+            per_second: 90e6,
+            allowed_per_second: 90e6,
+            bound_by: Some(Resource::Server),
+            busy: vec![(Resource::Server, 1.0)],
+            objects: (12, 4000),
+            refused: 7,
+            recovered_ms: Some(9.25),
+        };
+        let parameters = simulate::Parameters { failure: None, ..parameters };
+        let whole = Simulated { parameters, allowed_per_second: 55e6, recovered_ms: None, ..failing.clone() };
+        let mut results = Results { simulated: vec![whole, failing], ..Results::default() };
+        conclude(&mut results);
+        let text = results.to_string();
+        let line = line_with(&text, "1,000 storage servers by simulation, volatile");
+        assert!(line.contains("55,000,000/s") && line.trim_end().ends_with("yes"), "{line}");
+        assert!(line_with(&text, "recovery when the sequencer fails").contains("9.25 ms"), "{text}");
+        assert!(line_with(&text, "12 of 4,000").contains("servers"), "{text}");
+    }
+
+    #[test]
+    fn a_simulation_can_be_had_alone() {
+        let args: Args = crate::kit::parse(&["--simulate"]).unwrap();
+        assert!(args.has(Part::Simulation) && !args.has(Part::Reads) && !args.has(Part::Recovery));
+        assert_eq!(args.simulated(), [Durability::Volatile, Durability::Always]);
+        assert!(crate::kit::parse::<Args>(&["--simulate", "--only", "reads"]).is_err());
+        let times = "--costs=positions=5,write=20,entry=4,sync=0,client-write=10,client-entry=1";
+        let args: Args = crate::kit::parse(&[times]).unwrap();
+        assert_eq!(args.simulated(), [Durability::Volatile]);
+        assert!(args.has(Part::Reads));
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! modelled: time on its way, the rate of a node's link in each direction, and the time of the node that takes it, one
 //! message after the other. The same parameters give the same run.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nacre::lock::{Method, Mode};
@@ -17,6 +16,7 @@ use serde::Serialize;
 use super::arguments::Args;
 use super::point::{MethodName, ProtocolName, STRIPE_BYTES, Shape};
 use crate::BenchError;
+use crate::kit::simulation::{Events, Network, Node};
 
 /// The costs of a message. The paper's nodes are connected by Myrinet-2000, with a link of 2 Gbit/s for each node, and use IP
 /// over it; it tells no latencies and no costs of processing, which are assumptions.
@@ -120,14 +120,6 @@ impl Parameters {
     }
 }
 
-/// A node that takes one message after the other.
-#[derive(Clone, Copy, Debug, Default)]
-struct Node {
-    busy_until: u64,
-    sends_until: u64,
-    receives_until: u64,
-}
-
 enum Event {
     Call { client: u32, server: u32, call: u64, message: Call },
     Reply { client: u32, call: u64, reply: Reply },
@@ -139,8 +131,7 @@ struct Cluster {
     model: Model,
     servers: Vec<(Server, Node)>,
     clients: Vec<(Client, Node)>,
-    events: BTreeMap<(u64, u64), Event>,
-    events_created: u64,
+    events: Events<Event>,
     messages: u64,
     /// The time at which each client held its operation.
     held_ns: Vec<Option<u64>>,
@@ -205,8 +196,7 @@ impl Cluster {
             model,
             servers: servers.collect(),
             clients: clients.collect(),
-            events: BTreeMap::new(),
-            events_created: 0,
+            events: Events::default(),
             messages: 0,
             held_ns: vec![None; parameters.clients as usize],
             releases: false,
@@ -244,7 +234,7 @@ impl Cluster {
     /// Runs until nothing is under way, and returns the time. Every client must have held its locks.
     fn run(&mut self) -> Result<u64, BenchError> {
         let mut now = 0;
-        while let Some(((time, _), event)) = self.events.pop_first() {
+        while let Some((time, event)) = self.events.pop() {
             now = time;
             match event {
                 Event::Call { client, server, call, message } => {
@@ -344,27 +334,15 @@ impl Cluster {
     }
 
     fn at(&mut self, time: u64, event: Event) {
-        self.events_created += 1;
-        self.events.insert((time, self.events_created), event);
-    }
-}
-
-impl Node {
-    /// Takes a message that has arrived, and returns the time at which it is done.
-    fn take(&mut self, now: u64, cost_ns: u64) -> u64 {
-        self.busy_until = self.busy_until.max(now) + cost_ns;
-        self.busy_until
+        self.events.add(time, event);
     }
 }
 
 impl Model {
     /// Returns the time at which a message has arrived.
     fn send(&self, now: u64, bytes: u64, sender: &mut Node, receiver: &mut Node) -> u64 {
-        let on_link = bytes * 1_000_000_000 / self.link_bytes_per_s;
-        sender.sends_until = sender.sends_until.max(now) + on_link;
-        let arrives = sender.sends_until + self.latency_ns;
-        receiver.receives_until = arrives.max(receiver.receives_until + on_link);
-        receiver.receives_until
+        let Self { latency_ns, link_bytes_per_s, .. } = *self;
+        Network { latency_ns, link_bytes_per_s }.send(now, bytes, sender, receiver)
     }
 }
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use nacre_map::{ClusterMap, Limits};
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ErrorKind, ExtentKind, ObjectStore};
-use nacre_zlog::limit::ENTRY_BYTES_MAX;
+use nacre_object::{ErrorKind, ExtentKind, ObjectStore, ReadOp};
+use nacre_zlog::limit::{ENTRY_BYTES_MAX, WIDTH_MAX};
 use nacre_zlog::{
     DIRECTORY, Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Sequencer as _, Shape,
     Slot, StoreSequencer, layout,
 };
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::time::timeout;
@@ -99,6 +100,97 @@ async fn entries_of_all_lengths_come_back_as_they_were() {
         assert!(matches!(log.append(wrong).await, Err(LogError::Invalid(_))));
     }
     assert_eq!(log.tail().await, Ok(lengths.len() as u64), "what is refused takes no position");
+}
+
+/// The reads of a store's logs: whether each asks for an index, and the lengths of the ranges of entries that it asks for.
+type Reads = Arc<Mutex<Vec<(bool, Vec<u64>)>>>;
+
+fn with_noted_reads() -> (Arc<Faulty>, Reads) {
+    let reads = Reads::default();
+    let noted = reads.clone();
+    let store = Faulty::new(move |_, transaction| {
+        let lengths = |name: &str| -> Vec<u64> {
+            let ranges = transaction.reads.iter().filter_map(|read| match read {
+                ReadOp::Range { fork, range, .. } if fork.as_bytes() == name.as_bytes() => Some(range.len),
+                _ => None,
+            });
+            ranges.collect()
+        };
+        let (index, data) = (lengths("index"), lengths("data"));
+        if !index.is_empty() || !data.is_empty() {
+            noted.lock().push((!index.is_empty(), data));
+        }
+        Fate::Done
+    });
+    (store, reads)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_asks_once_and_for_as_many_bytes_as_entries_of_one_length_have() {
+    let (store, reads) = with_noted_reads();
+    let log = log_on(store, 2, 1).await;
+    for number in 0..10 {
+        log.append(Entry::new(vec![number; 4096])).await.unwrap();
+    }
+    for number in 0..10 {
+        reads.lock().clear();
+        let entry = Entry::new(vec![number; 4096]);
+        assert_eq!(log.read(u64::from(number)).await, Ok(Slot::Entry(entry)));
+    }
+    // The head of a packet, the number of tags, and the entry: what is asked for beyond them would have to be copied.
+    assert_eq!(*reads.lock(), [(true, vec![8 + 1 + 4096])]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_at_the_end_reads_a_new_entry_together_with_the_index() {
+    let (store, reads) = with_noted_reads();
+    let log = log_on(store, 3, 1).await;
+    let mut follower = log.follow(0, FollowOptions::default());
+    for number in 0..10 {
+        let entry = Entry::new(vec![number; 4096]);
+        let position = log.append(entry.clone()).await.unwrap();
+        reads.lock().clear();
+        assert_eq!(next(&mut follower).await, Followed::Entry { position, entry });
+        // It learns from the first entry how long they are.
+        let without_index = reads.lock().iter().filter(|(index, _)| !index).count();
+        assert_eq!(without_index, usize::from(number == 0), "entry {number}");
+    }
+    // The content of entries is not read before it is known that they have the tag.
+    let mut stream = log.follow(0, FollowOptions { tag: Some("tag".into()), ..FollowOptions::default() });
+    let tagged = Entry::new("tagged").tag("tag");
+    let position = log.append(tagged.clone()).await.unwrap();
+    reads.lock().clear();
+    assert_eq!(next(&mut stream).await, Followed::Entry { position, entry: tagged });
+    let lengths: Vec<u64> = reads.lock().iter().flat_map(|(_, data)| data.clone()).collect();
+    assert_eq!(lengths, [1 + 1 + 3 + 6]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_asks_all_objects_once_before_it_waits_and_one_when_an_entry_has_come() {
+    let requests = Arc::new(AtomicU64::new(0));
+    let counted = requests.clone();
+    let store = Faulty::new(move |object, transaction| {
+        let name = object.as_bytes();
+        let is_of_log = name.starts_with(layout::PREFIX.as_bytes()) && !name.ends_with(b"/head");
+        if is_of_log && !transaction.reads.is_empty() && transaction.writes.is_empty() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        Fate::Done
+    });
+    let log = log_on(store, 3, 2).await;
+    let mut follower = log.follow(0, FollowOptions::default());
+    for number in 0..12 {
+        let mut waits = Box::pin(follower.next());
+        requests.store(0, Ordering::Relaxed);
+        assert!(timeout(Duration::from_millis(100), &mut waits).await.is_err());
+        assert_eq!(requests.swap(0, Ordering::Relaxed), 3, "entry {number}");
+        let entry = Entry::new(vec![number; 4096]);
+        log.append(entry.clone()).await.unwrap();
+        let position = u64::from(number);
+        assert_eq!(timeout(FOREVER, waits).await.unwrap(), Ok(Followed::Entry { position, entry }));
+        // It learns from the first entry how long they are.
+        assert_eq!(requests.load(Ordering::Relaxed), 1 + u64::from(number == 0), "entry {number}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,6 +432,43 @@ async fn a_recovery_goes_on_after_the_last_entry_and_clients_go_on_with_it() {
     for position in 1..22 {
         assert_eq!(next(&mut follower).await.position(), position);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_may_have_several_objects_for_each_of_a_thousand_servers() {
+    let (store, log) = log(WIDTH_MAX, 1).await;
+    let mut follower = open(&store).await.follow(0, FollowOptions::default());
+    for number in 0..3 {
+        assert_eq!(log.append(entry(number)).await, Ok(number));
+        assert_eq!(next(&mut follower).await.position(), number);
+    }
+    let sealed = log.seal().await.unwrap();
+    assert_eq!((sealed.tail, sealed.sealed), (3, WIDTH_MAX));
+    let wider = Shape { width: WIDTH_MAX + 1, unit: 1 };
+    let refused = Directory::new(store).unwrap().create("wider", wider).await;
+    assert!(matches!(refused, Err(LogError::Invalid(_))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_asks_as_little_of_a_long_log_as_of_a_short_one() {
+    let mut counts = Vec::new();
+    for length in [10, 10_000_000] {
+        let requests = Arc::new(AtomicU64::new(0));
+        let counted = requests.clone();
+        let store = Faulty::new(move |_, _| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Fate::Done
+        });
+        let log = log_on(store.clone(), 4, 64).await;
+        // Only the last entry is there: that is enough for objects as long as those of a log that has all.
+        let sequencer = StoreSequencer::new(store, layout::head(log.id()).unwrap());
+        assert_eq!(sequencer.next(1, length - 1).await, Ok(0));
+        assert_eq!(log.append(entry("last")).await, Ok(length - 1));
+        requests.store(0, Ordering::Relaxed);
+        assert_eq!(log.seal().await.unwrap().tail, length);
+        counts.push(requests.load(Ordering::Relaxed));
+    }
+    assert_eq!(counts[0], counts[1]);
 }
 
 #[tokio::test(start_paused = true)]
