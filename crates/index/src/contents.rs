@@ -4,7 +4,7 @@ use rusqlite::OptionalExtension;
 use rusqlite::types::ValueRef;
 
 use crate::open::Index;
-use crate::schema::{first_key, last_key, name_bytes};
+use crate::schema::{first_key, last_key, name_bytes, sum_of};
 
 /// The number that stands for the directory in which the roots of a sweep are.
 pub const ROOTS: i64 = 0;
@@ -77,7 +77,8 @@ impl Contents {
     pub fn of(index: &Index, directory: i64, order: Order, entries_max: usize) -> rusqlite::Result<Contents> {
         let keys = (directory, first_key(directory), last_key(directory));
         let mut contents = Contents::default();
-        let totals = format!("SELECT count(*), sum(apparent), sum(allocated) FROM ({ENTRIES})");
+        let (apparent, allocated) = (sum_of("apparent"), sum_of("allocated"));
+        let totals = format!("SELECT count(*), {apparent}, {allocated} FROM ({ENTRIES})");
         index.connection.prepare_cached(&totals)?.query_row(keys, |row| {
             contents.count = number(row.get_ref(0)?);
             contents.apparent = number(row.get_ref(1)?);
