@@ -376,8 +376,9 @@ impl<S: Send + Sync> Queue<S> {
     }
 
     /// Takes up to `max` directories to be given away, the oldest first; they are no longer visited here. Of the rest of a large
-    /// one half is taken, where it can be divided. The last one stays if it is far below its root: whoever takes it has to open every
-    /// directory on its path, and of a long chain, which is never more than one piece of work, would soon have to give it away again.
+    /// one half is taken, where it can be divided. The last one stays as a whole if it is far below its root: whoever takes it has to
+    /// open every directory on its path, and of a long chain, which is never more than one piece of work, would soon have to give it
+    /// away again.
     /// Of directories with very long paths, fewer are taken at once.
     pub fn take(&self, max: usize) -> Vec<Unit> {
         let mut taken: Vec<Unit> = Vec::new();
@@ -388,6 +389,13 @@ impl<S: Send + Sync> Queue<S> {
             let Some(mut work) = self.steal(0) else { break };
             stolen += 1;
             if work.units() == 1 && self.units() == 0 && work.depth() >= FAR_DEPTH_MIN {
+                // Half of a large directory is worth the way.
+                if let Work::Rest(directory) = &work
+                    && let Some(half) = directory.halve()
+                {
+                    taken.push(half);
+                    directory.mark_split();
+                }
                 back.push(work);
                 break;
             }

@@ -324,16 +324,27 @@ fn what_is_given_away_is_visited_by_the_other() {
 
 #[test]
 fn the_rest_of_a_large_directory_is_divided_and_every_part_is_visited() {
+    rest_is_divided(0);
+}
+
+#[test]
+fn the_rest_of_a_large_directory_far_below_its_root_is_divided_as_well() {
+    rest_is_divided(70);
+}
+
+fn rest_is_divided(levels: usize) {
     let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("d/".repeat(levels));
+    std::fs::create_dir_all(&large).unwrap();
     for number in 0..6000 {
-        std::fs::write(folder.path().join(format!("file {number}")), "").unwrap();
+        std::fs::write(large.join(format!("file {number}")), "").unwrap();
     }
     let options = Options { read_bytes: 4096, ..options(1) };
     let mut first = Walk::new(options.clone());
     let mut visitors = vec![Recorder::default()];
     first.add_root(folder.path()).unwrap();
     first.start(0, &mut visitors[0]).unwrap();
-    visitors[0].stop_after = Some((200, first.queue().clone()));
+    visitors[0].stop_after = Some((200 + levels, first.queue().clone()));
     first.run(&mut visitors);
     // As others ask one after the other.
     let mut given: Vec<Unit> = (0..3).flat_map(|_| first.queue().take(1)).collect();
