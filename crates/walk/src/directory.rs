@@ -170,8 +170,9 @@ fn is_first_behind(descriptor: &Descriptor, records: &[u8], until: u64) -> Resul
     rustix::fs::seek(descriptor, SeekFrom::Start(until))?;
     let mut behind = vec![0; READ_BYTES_MIN];
     let len = read_records(descriptor, &mut behind)?;
+    // Something that was just made may come before it.
     let is_it = |record: Record<'_>| (record.name, record.inode) == (first.name, first.inode);
-    Ok(Records(&behind[..len]).next().is_some_and(is_it))
+    Ok(Records(&behind[..len]).any(is_it))
 }
 
 /// Returns the `statx` result for an entry of an open directory.
