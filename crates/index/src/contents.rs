@@ -4,7 +4,7 @@ use rusqlite::OptionalExtension;
 use rusqlite::types::ValueRef;
 
 use crate::open::Index;
-use crate::schema::{first_key, last_key, name_bytes};
+use crate::schema::{first_key, last_key, name_bytes, sum_of};
 
 /// The number that stands for the directory in which the roots of a sweep are.
 pub const ROOTS: i64 = 0;
@@ -61,13 +61,14 @@ pub struct Contents {
 }
 
 /// The entries of a directory, and of each the key of the directory that it is. One that was replaced while the sweep
-/// listed its parent may have been entered twice; the later one is shown.
+/// listed its parent may have been entered twice; the later one is shown. The directories are looked for once, and not for each
+/// entry: what a sweep leaves that was killed has no index of their places.
 const ENTRIES: &str = "SELECT entries.name AS name, type, coalesce(directories.apparent, size) AS apparent, \
      coalesce(directories.allocated, entries.allocated) AS allocated, directories.id AS directory, \
      directories.entries AS entries, directories.complete AS complete \
-     FROM (SELECT *, CASE type WHEN 'd' THEN (SELECT max(below.id) FROM directories AS below \
-       WHERE below.parent = ?1 AND below.name = entries.name) END AS place FROM entries WHERE id BETWEEN ?2 AND ?3) AS entries \
-     LEFT JOIN directories ON directories.id = place AND place > ?1";
+     FROM entries LEFT JOIN (SELECT name AS listed, max(id) AS place FROM directories WHERE parent = ?1 GROUP BY name) \
+       ON type = 'd' AND listed = entries.name \
+     LEFT JOIN directories ON directories.id = place AND place > ?1 WHERE entries.id BETWEEN ?2 AND ?3";
 
 impl Contents {
     /// Returns the contents of a directory, or the roots of the sweep for [`ROOTS`]: at most `entries_max` entries.
@@ -77,7 +78,8 @@ impl Contents {
     pub fn of(index: &Index, directory: i64, order: Order, entries_max: usize) -> rusqlite::Result<Contents> {
         let keys = (directory, first_key(directory), last_key(directory));
         let mut contents = Contents::default();
-        let totals = format!("SELECT count(*), sum(apparent), sum(allocated) FROM ({ENTRIES})");
+        let (apparent, allocated) = (sum_of("apparent"), sum_of("allocated"));
+        let totals = format!("SELECT count(*), {apparent}, {allocated} FROM ({ENTRIES})");
         index.connection.prepare_cached(&totals)?.query_row(keys, |row| {
             contents.count = number(row.get_ref(0)?);
             contents.apparent = number(row.get_ref(1)?);
@@ -87,7 +89,8 @@ impl Contents {
         let order = match order {
             Order::Allocated => "allocated DESC, apparent DESC, name",
             Order::Apparent => "apparent DESC, allocated DESC, name",
-            Order::Name => "CAST(name AS BLOB)",
+            // Of both tables, only the entries' names are shown.
+            Order::Name => "CAST(entries.name AS BLOB)",
         };
         let limit = i64::try_from(entries_max).unwrap_or(i64::MAX);
         let sql = format!("{ENTRIES} ORDER BY {order} LIMIT {limit}");

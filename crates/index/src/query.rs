@@ -4,7 +4,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 
 use crate::open::Index;
-use crate::schema::{name_bytes, nanoseconds};
+use crate::schema::{name_bytes, nanoseconds, sum_of};
 
 /// The quantity by which entries are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +162,7 @@ impl Query {
         let key = key.replace("level", group);
         let name = by.name();
         let condition_sql = condition.sql();
+        let (apparent, allocated) = (sum_of("bytes"), sum_of("device_bytes"));
         let sql = format!(
             "WITH chosen AS (SELECT * FROM entries WHERE {condition_sql}{only}), \
              counted AS ( \
@@ -170,8 +171,8 @@ impl Query {
                SELECT *, iif(row_number() OVER one = 1, size, 0), iif(row_number() OVER one = 1, allocated, 0) \
                FROM chosen WHERE links <> 1 AND type <> 'd' WINDOW one AS (PARTITION BY device, inode ORDER BY id)) \
              SELECT \"{name}\", entries, apparent, allocated FROM ( \
-               SELECT {key} AS \"{name}\", {group} AS \"1_key\", count(*) AS entries, sum(bytes) AS apparent, \
-                 sum(device_bytes) AS allocated FROM counted GROUP BY {group}) \
+               SELECT {key} AS \"{name}\", {group} AS \"1_key\", count(*) AS entries, {apparent} AS apparent, \
+                 {allocated} AS allocated FROM counted GROUP BY {group}) \
              ORDER BY {} LIMIT {limit}",
             order.replace("1_key", "\"1_key\"")
         );

@@ -80,6 +80,14 @@ pub fn last_key(directory: i64) -> i64 {
     (directory << NUMBER_BITS) | ((1 << NUMBER_BITS) - 1)
 }
 
+/// Returns the SQL of the sum of a column that is nowhere negative. Where `sum` fails, because no number holds it, as with a few sparse
+/// files, it is the largest number.
+pub fn sum_of(column: &str) -> String {
+    // Of the upper and the lower halves of the bits, neither sum is too large.
+    let (high, low) = (format!("sum({column} >> 32)"), format!("sum({column} & 4294967295)"));
+    format!("iif({high} + ({low} >> 32) > 2147483647, {max}, ({high} << 32) + {low})", max = i64::MAX)
+}
+
 /// A name as it is stored: text where it is UTF-8, else a blob.
 #[derive(Debug)]
 pub struct Name<'a>(pub &'a [u8]);
@@ -130,7 +138,25 @@ pub fn letter(kind: FileKind) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::Connection;
+
     use super::*;
+
+    #[test]
+    fn a_sum_is_exact_or_the_largest_number() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE numbers (number)").unwrap();
+        let sql = format!("SELECT {} FROM numbers", sum_of("number"));
+        let sum = || connection.query_row(&sql, [], |row| row.get::<_, Option<i64>>(0)).unwrap();
+        assert_eq!(sum(), None);
+        let mut expected = 0_i64;
+        for number in [0, 7, u32::MAX.into(), 1 << 32, i64::MAX - (3 << 32), (2 << 32) - 7, 1, i64::MAX] {
+            connection.execute("INSERT INTO numbers VALUES (?)", [number]).unwrap();
+            expected = expected.saturating_add(number);
+            assert_eq!(sum(), Some(expected), "with {number}");
+        }
+        assert_eq!(expected, i64::MAX);
+    }
 
     #[test]
     fn times_come_back_as_they_were() {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nacre_index::contents::{Contents, Order, ROOTS};
 use nacre_index::difference::{Changed, compare};
 use nacre_index::query::{By, Condition, Query};
 use nacre_index::{Earlier, Ending, Index, OpenError, Settings, SweepRecorder, WriteError, Writer};
@@ -420,6 +421,37 @@ fn sums_count_the_bytes_of_a_file_once() {
         "VACUUM INTO 'x'",
     ] {
         assert!(Query::plain(forbidden).run(&index, &mut |_, _| true).is_err(), "{forbidden}");
+    }
+}
+
+#[test]
+fn contents_come_in_every_order_also_from_a_sweep_that_was_killed() {
+    let (_tree, root, place) = folders();
+    fs::create_dir_all(root.join("b/inner")).unwrap();
+    fs::write(root.join("b/inner/file"), vec![1; 100_000]).unwrap();
+    fs::write(root.join("a"), vec![1; 10_000]).unwrap();
+    let (a, b, raw) = (&b"a"[..], &b"b"[..], &b"c\xff"[..]);
+    fs::write(root.join(OsStr::from_bytes(raw)), vec![1; 20_000]).unwrap();
+    let path = place.path().join("index");
+    sweep(&root, &path, None, 1);
+    for killed in [false, true] {
+        if killed {
+            // It is made when everything is written.
+            let database = rusqlite::Connection::open(&path).unwrap();
+            database.execute_batch("DROP INDEX directories_by_place").unwrap();
+        }
+        let index = Index::open(&path, false).unwrap();
+        let roots = Contents::of(&index, ROOTS, Order::Name, 10).unwrap();
+        assert_eq!((roots.count, roots.entries.len()), (1, 1));
+        let top = roots.entries[0].directory.unwrap();
+        for (order, expected) in [(Order::Name, [a, b, raw]), (Order::Apparent, [b, raw, a])] {
+            let contents = Contents::of(&index, top.id, order, 10).unwrap();
+            let names: Vec<&[u8]> = contents.entries.iter().map(|entry| &entry.name[..]).collect();
+            assert_eq!(names, expected, "{order:?}");
+            assert_eq!(contents.apparent, contents.entries.iter().map(|entry| entry.apparent).sum::<u64>());
+            let entered = contents.entries.iter().find(|entry| entry.kind == "d").unwrap();
+            assert!(entered.apparent >= 100_000 && entered.directory.is_some_and(|inner| inner.entries == 1));
+        }
     }
 }
 

@@ -163,15 +163,16 @@ fn read_records(descriptor: &Descriptor, buffer: &mut [u8]) -> Result<usize, Err
 }
 
 /// Returns whether the first of these records, which were read from a position at which none need begin, begins at `until` or
-/// behind it, where entries are another's. Afterwards the descriptor is anywhere.
+/// behind it, where entries are another's. Afterwards the descriptor is anywhere, but nothing before `until` is left to read then.
 fn is_first_behind(descriptor: &Descriptor, records: &[u8], until: u64) -> Result<bool, Errno> {
     // Where it ends says so, unless that is behind `until`.
     let Some(first) = Records(records).next().filter(|first| first.next > until) else { return Ok(false) };
     rustix::fs::seek(descriptor, SeekFrom::Start(until))?;
     let mut behind = vec![0; READ_BYTES_MIN];
     let len = read_records(descriptor, &mut behind)?;
+    // Something that was just made may come before it.
     let is_it = |record: Record<'_>| (record.name, record.inode) == (first.name, first.inode);
-    Ok(Records(&behind[..len]).next().is_some_and(is_it))
+    Ok(Records(&behind[..len]).any(is_it))
 }
 
 /// Returns the `statx` result for an entry of an open directory.
@@ -236,8 +237,6 @@ struct Stream {
     position: u64,
     /// The descriptor is not at `position`.
     displaced: bool,
-    /// The position was taken from elsewhere: the next entry begins there, or somewhere behind it.
-    sought: bool,
     /// The position at which reading ends, if there is one, because the entries behind it are read elsewhere.
     until: Option<u64>,
     /// The position at which reading began here.
@@ -537,12 +536,13 @@ impl<S> Directory<S> {
         }
         let mut len = read_records(&descriptor, buffer)?;
         if let Some(until) = stream.until {
+            // The position may be from elsewhere, or the entry that began there may be gone: the next one begins there, or
+            // somewhere behind it.
             len = length_before(&buffer[..len], stream.position, until);
-            if stream.sought && is_first_behind(&descriptor, &buffer[..len], until)? {
+            if is_first_behind(&descriptor, &buffer[..len], until)? {
                 len = 0;
             }
         }
-        stream.sought = false;
         stream.batches += 1;
         stream.ended = len == 0;
         Ok((descriptor, len))
@@ -577,7 +577,7 @@ impl<S> Directory<S> {
     pub(crate) fn seek(&self, position: u64, until: Option<u64>) {
         let mut stream = self.stream.lock();
         (stream.position, stream.until) = (position, until);
-        (stream.displaced, stream.sought) = (true, true);
+        stream.displaced = true;
         (stream.from, stream.batches) = (position, 0);
     }
 
@@ -926,6 +926,35 @@ mod tests {
             assert_eq!(between(&path, begin + 1, None), all[place + 1..]);
             assert_eq!(between(&path, end, Some(begin)), []);
         }
+    }
+
+    #[test]
+    fn an_entry_behind_the_end_is_another_s_also_after_the_last_one_before_it_was_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..300 {
+            std::fs::write(folder.path().join(format!("file with number {number}")), "").unwrap();
+        }
+        let path = CString::new(folder.path().as_os_str().as_bytes()).unwrap();
+        let all = between(&path, 0, None);
+        let budget = Arc::new(Budget::new(100, false));
+        let descriptor = open(None, &path, true, &budget).unwrap();
+        let directory =
+            Directory::new(TreePosition { parent: None, name: &path, root: 0, inode: 0 }, descriptor, ());
+        directory.learn_stability(&directory.descriptor().unwrap());
+        if !directory.stream.lock().hashed || all[0].1 < HASH_MIN {
+            return;
+        }
+        directory.seek(all[99].1, Some(all[101].1));
+        // One record at a time.
+        let mut buffer = vec![0; 64];
+        let (_, len) = directory.read(&mut buffer).unwrap();
+        let read: Vec<CString> = Records(&buffer[..len]).map(|record| record.name.to_owned()).collect();
+        assert_eq!(read, [all[100].0.clone()]);
+        directory.set_position(all[100].1);
+        std::fs::remove_file(folder.path().join(all[101].0.to_str().unwrap())).unwrap();
+        // The open directory would still know of it.
+        directory.close_for_now();
+        assert_eq!(directory.read(&mut buffer).unwrap().1, 0);
     }
 
     #[test]

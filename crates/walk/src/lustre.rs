@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::entry::{Entry, FileKind};
@@ -41,7 +42,7 @@ pub struct Malformed;
 
 /// The file systems that answer about files: those of this system, or a test's.
 pub trait FileSystems: Send {
-    /// Returns the type of the file system that a file is on, as `f_type` of `statfs` gives it.
+    /// Returns the type of the file system that a file is on, as `f_type` of `statfs` gives it. Links are not followed.
     ///
     /// # Errors
     /// The error number of the system.
@@ -60,7 +61,10 @@ pub struct Mounted;
 
 impl FileSystems for Mounted {
     fn kind(&self, path: &[u8]) -> Result<u64, Errno> {
-        rustix::fs::statfs(path).map(|about| about.f_type as u64)
+        // `statfs` itself would follow a link that has taken the file's place, and what it says is kept for the whole device.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(path, flags, Mode::empty())?;
+        rustix::fs::fstatfs(&opened).map(|about| about.f_type as u64)
     }
 
     fn attribute(&self, path: &[u8], name: &CStr, value: &mut [u8]) -> Result<usize, Errno> {
@@ -248,7 +252,19 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
+
+    #[test]
+    fn the_file_system_is_that_of_a_link_and_not_of_its_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/proc", &link).unwrap();
+        let kind = |path: &std::path::Path| Mounted.kind(path.as_os_str().as_bytes()).unwrap();
+        assert_eq!(kind(&link), kind(folder.path()));
+        assert_ne!(kind(&link), kind(std::path::Path::new("/proc")));
+    }
 
     /// Returns a layout that is not composite.
     fn plain(pattern: u32, stripe_size: u32, pool: Option<&str>, osts: &[u32]) -> Vec<u8> {

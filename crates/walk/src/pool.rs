@@ -59,6 +59,9 @@ impl<S> Work<S> {
 /// The depth from which on a directory is far below its root.
 const FAR_DEPTH_MIN: usize = 64;
 
+/// The length of the paths of units that are given away at once, in bytes, after which no more are.
+const GIVEN_BYTES: usize = 1 << 20;
+
 /// Names of subdirectories, in the order in which they were found: eight bytes of inode number and the name, terminated
 /// by a zero byte, for each.
 #[derive(Default)]
@@ -373,16 +376,26 @@ impl<S: Send + Sync> Queue<S> {
     }
 
     /// Takes up to `max` directories to be given away, the oldest first; they are no longer visited here. Of the rest of a large
-    /// one half is taken, where it can be divided. The last one stays if it is far below its root: whoever takes it has to open every
-    /// directory on its path, and of a long chain, which is never more than one piece of work, would soon have to give it away again.
+    /// one half is taken, where it can be divided. The last one stays as a whole if it is far below its root: whoever takes it has to
+    /// open every directory on its path, and of a long chain, which is never more than one piece of work, would soon have to give it
+    /// away again.
+    /// Of directories with very long paths, fewer are taken at once.
     pub fn take(&self, max: usize) -> Vec<Unit> {
-        let mut taken = Vec::new();
+        let mut taken: Vec<Unit> = Vec::new();
         let mut back = Vec::new();
         let mut stolen = 0;
-        while taken.len() < max {
+        let (mut counted, mut bytes) = (0, 0);
+        while taken.len() < max && bytes < GIVEN_BYTES {
             let Some(mut work) = self.steal(0) else { break };
             stolen += 1;
             if work.units() == 1 && self.units() == 0 && work.depth() >= FAR_DEPTH_MIN {
+                // Half of a large directory is worth the way.
+                if let Work::Rest(directory) = &work
+                    && let Some(half) = directory.halve()
+                {
+                    taken.push(half);
+                    directory.mark_split();
+                }
                 back.push(work);
                 break;
             }
@@ -407,6 +420,9 @@ impl<S: Send + Sync> Queue<S> {
                 Work::Children(directory, names) => {
                     let parent = directory.unit();
                     directory.mark_split();
+                    // Each of them has the whole path.
+                    let fitting = (GIVEN_BYTES - bytes).div_ceil(parent.path_bytes().max(1));
+                    let max = max.min(taken.len() + fitting);
                     if names.count <= max - taken.len() {
                         parent.children(names.iter(), &mut taken);
                         back.push(Work::Given(Arc::clone(directory)));
@@ -428,6 +444,8 @@ impl<S: Send + Sync> Queue<S> {
                     }
                 }
             }
+            bytes += taken[counted..].iter().map(Unit::path_bytes).sum::<usize>();
+            counted = taken.len();
         }
         // Whatever stays is counted again before it is no longer counted as stolen: meanwhile nothing looks idle.
         for work in back {

@@ -110,8 +110,12 @@ impl Sums {
     }
 
     fn add_bytes(&self, tally: &Tally) {
-        self.apparent.fetch_add(tally.apparent, Ordering::Relaxed);
-        self.allocated.fetch_add(tally.allocated, Ordering::Relaxed);
+        // A few sparse files can claim more bytes together than a number holds.
+        for (sum, bytes) in [(&self.apparent, tally.apparent), (&self.allocated, tally.allocated)] {
+            let add = |sum: u64| Some(sum.saturating_add(bytes));
+            // It always succeeds, since `add` always gives a sum.
+            let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        }
     }
 
     /// Writes them to `packed`, unless a recorder's state is attached to them.
@@ -372,14 +376,13 @@ impl Report {
         current.entries += 1;
         if let Some(metadata) = entry.metadata {
             let (apparent, allocated) = (metadata.size(), metadata.allocated());
-            current.apparent += apparent;
-            current.allocated += allocated;
+            let bytes = Tally { entries: 0, apparent, allocated };
+            current.add(&bytes);
             if metadata.links() > 1 && entry.kind != FileKind::Directory {
                 self.linked_names += 1;
                 links.add(Link::new(entry.kind, metadata));
             } else {
-                tally.apparent += apparent;
-                tally.allocated += allocated;
+                tally.add(&bytes);
             }
             if self.files.max() > 0 && entry.kind == FileKind::File {
                 self.files.offer_file(apparent, entry.depth, |path| entry.write_path(path));
@@ -530,10 +533,43 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::OnceCell;
+
+    use rustix::fs::CWD;
     use rustix::io::Errno;
 
     use super::*;
+    use crate::directory;
+    use crate::entry::Metadata;
     use crate::error::Operation;
+
+    #[test]
+    fn sums_that_no_number_holds_are_the_largest_one() {
+        let mut stat = directory::stat(CWD, c"/").unwrap();
+        (stat.stx_size, stat.stx_blocks, stat.stx_nlink) = (u64::MAX / 2, u64::MAX / 1024, 1);
+        let (metadata, prefix) = (Metadata(stat), OnceCell::new());
+        let entry = Entry {
+            directory: None,
+            descriptor: None,
+            prefix: &prefix,
+            name: c"sparse",
+            kind: FileKind::File,
+            inode: 1,
+            metadata: Some(&metadata),
+            layout: None,
+            root: 0,
+            depth: 0,
+        };
+        let mut report = Report::new(&Shape::default());
+        let (mut current, mut links) = (Tally::default(), HardLinks::new(&Arc::default(), 1));
+        let sums = Sums::default();
+        for _ in 0..3 {
+            report.count(&entry, &mut current, &mut links);
+            sums.add(&Tally { entries: 1, ..current });
+        }
+        let largest = Tally { entries: 3, apparent: u64::MAX, allocated: u64::MAX };
+        assert_eq!((current, report.total(), sums.tally()), (largest, largest, largest));
+    }
 
     /// Returns all orders of some numbers.
     fn orders(numbers: &[usize]) -> Vec<Vec<usize>> {

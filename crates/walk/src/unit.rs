@@ -44,6 +44,11 @@ impl Unit {
         }
     }
 
+    /// Returns the length of its path and the inode numbers of that, in bytes.
+    pub(crate) fn path_bytes(&self) -> usize {
+        self.path.len() + size_of_val(&self.inodes[..])
+    }
+
     /// Returns the unit of an unopened entry in this directory.
     pub(crate) fn child(&self, name: &[u8], inode: u64) -> Unit {
         let mut path = Vec::with_capacity(self.path.len() + 1 + name.len());

@@ -324,16 +324,27 @@ fn what_is_given_away_is_visited_by_the_other() {
 
 #[test]
 fn the_rest_of_a_large_directory_is_divided_and_every_part_is_visited() {
+    rest_is_divided(0);
+}
+
+#[test]
+fn the_rest_of_a_large_directory_far_below_its_root_is_divided_as_well() {
+    rest_is_divided(70);
+}
+
+fn rest_is_divided(levels: usize) {
     let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("d/".repeat(levels));
+    std::fs::create_dir_all(&large).unwrap();
     for number in 0..6000 {
-        std::fs::write(folder.path().join(format!("file {number}")), "").unwrap();
+        std::fs::write(large.join(format!("file {number}")), "").unwrap();
     }
     let options = Options { read_bytes: 4096, ..options(1) };
     let mut first = Walk::new(options.clone());
     let mut visitors = vec![Recorder::default()];
     first.add_root(folder.path()).unwrap();
     first.start(0, &mut visitors[0]).unwrap();
-    visitors[0].stop_after = Some((200, first.queue().clone()));
+    visitors[0].stop_after = Some((200 + levels, first.queue().clone()));
     first.run(&mut visitors);
     // As others ask one after the other.
     let mut given: Vec<Unit> = (0..3).flat_map(|_| first.queue().take(1)).collect();
@@ -359,6 +370,38 @@ fn the_rest_of_a_large_directory_is_divided_and_every_part_is_visited() {
     let mut all = merge(visitors);
     all.left.values_mut().for_each(|times| *times = 1);
     check(folder.path(), &all);
+}
+
+#[test]
+fn directories_with_long_paths_are_given_away_few_at_a_time() {
+    use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
+
+    let folder = tempfile::tempdir().unwrap();
+    let name = "d".repeat(200);
+    let mut at = open(folder.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+    for _ in 0..60 {
+        mkdirat(&at, &name, Mode::RWXU).unwrap();
+        at = openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    (0..200).for_each(|number| mkdirat(&at, format!("{number}"), Mode::RWXU).unwrap());
+    let mut walk = Walk::new(options(1));
+    let stop_after = Some((1 + 60 + 200, walk.queue().clone()));
+    let mut visitors = [Recorder { stop_after, ..Recorder::default() }];
+    let number = walk.add_root(folder.path()).unwrap();
+    walk.start(number, &mut visitors[0]).unwrap();
+    assert_eq!(walk.run(&mut visitors), Ended::Stopped);
+    let mut given = std::collections::BTreeSet::new();
+    loop {
+        let units = walk.queue().take(256);
+        let bytes: usize = units.iter().map(|unit| unit.path.len()).sum();
+        assert!(bytes < 3 << 19, "{bytes}");
+        if units.is_empty() {
+            break;
+        }
+        given.extend(units.into_iter().map(|unit| unit.path));
+    }
+    assert_eq!((given.len(), walk.queue().units()), (200, 0));
+    Command::new("rm").arg("-rf").arg(folder.path()).status().unwrap();
 }
 
 /// A visitor that panics at everything below the root.

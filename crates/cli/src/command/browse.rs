@@ -56,7 +56,9 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
         Failure::Failed(format!("cannot read \"{}\": {error}", Escaped::of(index.path())))
     };
     let mut browser = Browser::new(&index).map_err(unreadable)?;
-    let ends = nacre_shell::flag::caught(|| {})?;
+    // A long query ends, too: a second signal would end the program without giving the terminal back.
+    let query = index.connection.get_interrupt_handle();
+    let ends = nacre_shell::flag::caught(move || query.interrupt())?;
     let mut screen = Screen::take().map_err(Failure::io("use the terminal"))?;
     while !ends.is_set() {
         screen.show(&mut browser).map_err(Failure::io("write to the terminal"))?;
@@ -66,11 +68,15 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
                 return Ok(());
             }
         }
-        if let Event::Key(key) = event::read().map_err(Failure::io("read from the terminal"))?
-            && key.kind != KeyEventKind::Release
-            && !browser.handle(key).map_err(unreadable)?
-        {
-            break;
+        let Event::Key(key) = event::read().map_err(Failure::io("read from the terminal"))? else { continue };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match browser.handle(key) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(_) if ends.is_set() => break,
+            Err(error) => return Err(unreadable(error)),
         }
     }
     Ok(())
