@@ -611,7 +611,11 @@ int nacre_object_write(nacre_object *object, uint64_t offset, const void *data, 
  * Writes at most 16 MiB at the end of the fork, wherever that is. Stores the offset of the first byte, and the version of all of them;
  * either may be NULL.
  */
-int nacre_object_append(nacre_object *object, const void *data, size_t length, uint64_t *offset, uint64_t *version);
+int nacre_object_append(nacre_object *object,
+                        const void *data,
+                        size_t length,
+                        uint64_t *offset,
+                        uint64_t *version);
 
 /**
  * Writes at most 16 MiB if nothing in their range is newer than `expected`, and stores the version that they carry. NACRE_REFUSED if
