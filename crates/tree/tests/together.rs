@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use nacre_tree::EntryErrors;
 use nacre_tree::copy::{
-    Aspects, Compared, Copy, Destination, Difference, Differing, Later, LeftOver, Options, Report, Worker,
-    halve,
+    Aspects, Compared, Copy, Destination, Difference, Differing, Held, Later, LeftOver, Options, Report,
+    Worker, halve,
 };
 use nacre_tree::remove::{Remains, Removal};
-use nacre_walk::Queue;
+use nacre_walk::{Queue, Unit};
 
 use crate::common::options;
 
@@ -225,6 +225,54 @@ fn copy_mirror(source: &Path, target: &Path) -> [Copy; 2] {
     let copies = copy(source, target, &Options { chunk_bytes: 4096, ..options(true) });
     assert_eq!(sum(&copies, |copy| copy.failures().count()), 0, "{:?}", copies[0].failures().first());
     copies
+}
+
+/// Creates a source with a large file of eleven chunks and an empty target, and returns a maker of copies.
+fn large(folder: &Path) -> impl Fn() -> Copy {
+    let (source, target) = (folder.join("source"), folder.join("target"));
+    fs::create_dir(&source).unwrap();
+    fs::create_dir(&target).unwrap();
+    let bytes: Vec<u8> = (0..41_000_u32).map(|number| (number / 7) as u8).collect();
+    fs::write(source.join("large"), bytes).unwrap();
+    let options = Options { chunk_bytes: 4096, ..options(false) };
+    move || Copy::new(&source, &target, options.clone()).unwrap().together()
+}
+
+/// Begins the large file, and returns the chunks that are to be copied, each as a range, and the record.
+fn begin(copy: &Copy, worker: &mut Worker) -> (Vec<Unit>, Option<Held>) {
+    let (mut ranges, held) = copy.begin_ranges(b"large", worker);
+    let mut chunks = Vec::new();
+    while let Some(mut range) = ranges.pop() {
+        while let Some(rest) = halve(&mut range) {
+            ranges.push(rest);
+        }
+        chunks.push(range);
+    }
+    chunks.sort_by_key(|chunk| chunk.position);
+    (chunks, held)
+}
+
+#[test]
+fn of_a_large_file_that_a_killed_job_has_begun_only_the_first_chunk_is_copied_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = large(folder.path());
+    let (copy, mut worker) = (job(), Worker::default());
+    let (chunks, held) = begin(&copy, &mut worker);
+    assert_eq!(chunks.len(), 11);
+    chunks[..9].iter().for_each(|chunk| copy.copy_range(chunk, &mut worker));
+    drop((held, worker));
+    let (copy, mut worker) = (job(), Worker::default());
+    let (chunks, held) = begin(&copy, &mut worker);
+    assert_eq!(chunks.iter().filter_map(|chunk| chunk.position).collect::<Vec<_>>(), [0, 9, 10]);
+    chunks.iter().for_each(|chunk| copy.copy_range(chunk, &mut worker));
+    drop(held);
+    let bytes = || copy.counters().bytes.load(Ordering::Relaxed);
+    let before = bytes();
+    copy.end_ranges(b"large", &mut worker);
+    assert_eq!((copy.failures().count(), bytes() - before), (0, 4096));
+    let [source, target] =
+        ["source", "target"].map(|side| fs::read(folder.path().join(side).join("large")).unwrap());
+    assert!(source == target);
 }
 
 #[test]

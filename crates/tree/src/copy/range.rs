@@ -374,7 +374,10 @@ fn note(shared: &Shared, file: &OpenFile, range: &Unit) -> Result<(), Errno> {
         rustix::fs::fdatasync(&file.target)?;
     }
     let chunk = u32::try_from(range.position.unwrap_or(0)).map_err(|_| Errno::OVERFLOW)?;
-    file.record.as_ref().map_or(Ok(()), |record| record.add(chunk))
+    match &file.record {
+        Some(record) if chunk > 0 || !shared.keeps_chunks() => record.add(chunk),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

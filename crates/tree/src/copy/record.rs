@@ -4,7 +4,8 @@
 //! each. The head identifies the source and its state, the size of the chunks, the file that is written, and the boot
 //! of the machine (unless chunks were made durable one by one): data that was only in memory when a machine went down
 //! may be missing from the copy although its number was written. The heads of records that several processes write
-//! together have zeros for devices, which each machine numbers on its own.
+//! together have zeros for devices, which each machine numbers on its own. Where the boot is zeros, a part of the record
+//! that was lost with a machine reads as the number of the first chunk: that chunk is copied by every run, and not recorded.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
