@@ -276,6 +276,27 @@ fn of_a_large_file_that_a_killed_job_has_begun_only_the_first_chunk_is_copied_ag
 }
 
 #[test]
+fn what_a_process_of_an_earlier_job_still_copies_is_not_taken_for_a_part_of_the_file_that_was_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = large(folder.path());
+    let (late, mut late_worker) = (job(), Worker::default());
+    let (chunks, held) = begin(&late, &mut late_worker);
+    late.copy_range(&chunks[1], &mut late_worker);
+    drop(held);
+    let source = folder.path().join("source/large");
+    fs::write(&source, vec![b'x'; 41_000]).unwrap();
+    fs::File::options().write(true).open(&source).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    let (copy, mut worker) = (job(), Worker::default());
+    let (anew, held) = begin(&copy, &mut worker);
+    assert_eq!(anew.len(), 11);
+    chunks[2..].iter().for_each(|chunk| late.copy_range(chunk, &mut late_worker));
+    drop(held);
+    copy.end_ranges(b"large", &mut worker);
+    assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
+    assert!(fs::read(folder.path().join("target/large")).unwrap() == vec![b'x'; 41_000]);
+}
+
+#[test]
 fn a_mirror_of_two_processes_removes_nothing_for_a_source_that_was_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));

@@ -109,6 +109,11 @@ impl Record {
         if is_own(file.as_fd()) { Ok(Record { file }) } else { Err(Errno::PERM) }
     }
 
+    /// Returns whether nothing was written to it yet.
+    pub fn is_empty(&self) -> Result<bool, Errno> {
+        Ok(rustix::fs::fstat(&self.file)?.st_size == 0)
+    }
+
     /// Returns the finished chunks, if the record is of this subject.
     pub fn finished(&self, subject: &Subject<'_>) -> Result<Option<Vec<u32>>, Errno> {
         let len = rustix::fs::fstat(&self.file)?.st_size as usize;
