@@ -29,8 +29,8 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
@@ -337,6 +337,8 @@ pub struct Copy {
     _opened: Option<OwnedFd>,
     kind: FileKind,
     destination: Root,
+    /// The directory that the copy is made in, for entries that are copied by their paths.
+    top_of_entries: OnceLock<Arc<Destination>>,
     shared: Shared,
 }
 
@@ -435,7 +437,8 @@ impl Copy {
             }
         }
         let shared = Shared::new(options, identity);
-        Ok(Copy { source: from, source_path, _opened: opened, kind, destination: to, shared })
+        let top_of_entries = OnceLock::new();
+        Ok(Copy { source: from, source_path, _opened: opened, kind, destination: to, top_of_entries, shared })
     }
 
     /// Prepares a comparison: source and destination are what the paths name, whatever their types.
@@ -465,8 +468,8 @@ impl Copy {
         };
         let ((source, stat), (destination, _)) = (find(source)?, find(destination)?);
         let (kind, shared) = (Metadata(stat).kind(), Shared::new(options, directory::identity(&stat)));
-        let source_path = source.path().to_owned();
-        Ok(Copy { source, source_path, _opened: None, kind, destination, shared })
+        let (source_path, top_of_entries) = (source.path().to_owned(), OnceLock::new());
+        Ok(Copy { source, source_path, _opened: None, kind, destination, top_of_entries, shared })
     }
 
     /// Makes this the share of one process in a copy that several make together, perhaps on several machines.

@@ -297,6 +297,31 @@ fn what_a_process_of_an_earlier_job_still_copies_is_not_taken_for_a_part_of_the_
 }
 
 #[test]
+fn files_with_names_outside_of_the_source_keep_nothing_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    for number in 0..FOLDERS {
+        let inside = source.join(format!("{number}"));
+        fs::create_dir_all(&inside).unwrap();
+        fs::create_dir_all(target.join(format!("{number}"))).unwrap();
+        fs::write(inside.join("file"), "").unwrap();
+        fs::hard_link(inside.join("file"), folder.path().join(format!("{number}"))).unwrap();
+    }
+    let copy = Copy::new(&source, &target, options(false)).unwrap().together();
+    let mut worker = Worker::default();
+    for number in 0..FOLDERS {
+        assert_eq!(copy.copy_entry(format!("{number}/file").as_bytes(), false, &mut worker), None);
+    }
+    assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
+    assert_eq!(copy.counters().copied.load(Ordering::Relaxed), FOLDERS as u64);
+    let place = folder.path().canonicalize().unwrap();
+    let opened = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let below = opened.filter(|entry| fs::read_link(entry.path()).is_ok_and(|path| path.starts_with(&place)));
+    let below = below.count();
+    assert!(below < FOLDERS / 4, "{below} are open");
+}
+
+#[test]
 fn a_mirror_of_two_processes_removes_nothing_for_a_source_that_was_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
