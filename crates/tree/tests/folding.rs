@@ -17,7 +17,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use nacre_tree::EntryError;
-use nacre_tree::copy::{Copy, Options};
+use nacre_tree::copy::{Copy, LeftOver, Options};
 use nacre_tree::remove::{Removal, Restriction};
 use nacre_walk::filter::{Descent, Filter, Selection};
 use nacre_walk::{Ended, Entry, Opened, Verdict, Visitor, Walk, WalkError};
@@ -297,6 +297,23 @@ impl Setting {
         copy.failures().first()
     }
 
+    /// Mirrors the source to the target as one of several processes does, and returns the failures.
+    fn mirror_together(&self) -> Vec<EntryError> {
+        let options = Options { threads: NonZeroUsize::MIN, ..options(true) };
+        let copy = Copy::new(&self.source, &self.target, options).unwrap().together();
+        let _lock = copy.begin_together().unwrap();
+        let leave = |left: LeftOver| assert!(left.path.is_empty(), "{left:?} was left for later");
+        let copied = copy.copy_part(true, &leave, |walk, visitors| {
+            walk.run(visitors);
+        });
+        copied.unwrap();
+        let finished = copy.finish_part(true, |walk, visitors| {
+            walk.run(visitors);
+        });
+        finished.unwrap();
+        copy.failures().first()
+    }
+
     /// Ends the mount, and returns what is there.
     fn end(self) -> Vec<Node> {
         self.mounted.umount_and_join().unwrap();
@@ -391,6 +408,26 @@ fn a_mirror_keeps_a_directory_that_a_file_of_the_source_is_one_with() {
     let names: Vec<&str> = nodes.iter().map(|node| &node.name[..]).collect();
     assert_eq!(names, ["Foo", "file"]);
     assert_eq!(nodes[1].content, b"the content");
+}
+
+#[test]
+fn a_mirror_of_several_processes_keeps_a_directory_that_another_one_of_the_source_is_one_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    let paths = ["Dir/file", "DIR/other"];
+    for path in paths {
+        fs::create_dir_all(source.join(path).parent().unwrap()).unwrap();
+        fs::write(source.join(path), path).unwrap();
+    }
+    let Some(setting) = Setting::mount(folder.path(), &source.join("Dir/file"), &[], true) else { return };
+    let failures = setting.mirror_together();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].reason().contains("two names of the source"), "{failures:?}");
+    let nodes = setting.end();
+    let copied =
+        paths.iter().find(|path| !failures[0].path().ends_with(path.split_once('/').unwrap().0)).unwrap();
+    assert_eq!(nodes.len(), 2);
+    assert!(nodes.iter().any(|node| node.content == copied.as_bytes()), "{copied} is lost");
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl<'a> Finisher<'a> {
         if entry.directory.is_none() && !self.is_source(Ok(directory::identity(&stat)), entry.name) {
             return;
         }
-        match parent.find(name) {
+        match parent.find_copy(name) {
             // The copy has refused it.
             Ok(destination) if destination.identity() == directory::identity(&stat) => {}
             Ok(destination) => {
@@ -119,7 +119,7 @@ impl Visitor for Finisher<'_> {
             None if !self.is_source(identity_of(opened.descriptor), opened.name) => return None,
             None => (self.top, self.destination.name()),
         };
-        match parent.find(name) {
+        match parent.find_copy(name) {
             Ok(found) => Some(found),
             Err(errno) => {
                 if !is_left_out(errno) {
