@@ -343,6 +343,32 @@ fn a_mirror_of_two_processes_removes_nothing_for_a_source_that_was_replaced() {
 }
 
 #[test]
+fn a_mirror_that_is_in_its_source_is_not_mirrored() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, outside) = (folder.path().join("source"), folder.path().join("outside"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), "").unwrap();
+    fs::create_dir_all(outside.join("target/outside/target")).unwrap();
+    fs::write(outside.join("target/outside/target/kept"), "").unwrap();
+    let copy = Copy::new(&source, &outside.join("target"), options(true)).unwrap().together();
+    // As behind a mount, which hides that it is there.
+    fs::rename(&outside, source.join("outside")).unwrap();
+    let leave = |left: LeftOver| assert!(left.path.is_empty(), "{left:?} was left for later");
+    let copied = copy.copy_part(true, &leave, |walk, visitors| {
+        walk.run(visitors);
+    });
+    copied.unwrap();
+    let finished = copy.finish_part(true, |walk, visitors| {
+        walk.run(visitors);
+    });
+    finished.unwrap();
+    let failures = copy.failures().first();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].reason().contains("destination of this copy"), "{failures:?}");
+    assert!(source.join("outside/target/outside/target/kept").exists());
+}
+
+#[test]
 fn two_processes_tell_every_difference_once() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));

@@ -50,6 +50,12 @@ impl<'a> Finisher<'a> {
         false
     }
 
+    /// Returns whether a directory of the source is the copy itself, which the copy has refused.
+    fn is_copy(&self, opened: Result<Identity, Errno>) -> bool {
+        let root = *self.shared.root.lock();
+        root.is_some_and(|root| opened == Ok(root))
+    }
+
     /// Ends a directory of the source.
     fn end(&self, entry: &Entry<'_, Arc<Destination>>) {
         let path = || {
@@ -79,12 +85,15 @@ impl<'a> Finisher<'a> {
         {
             return;
         }
-        if entry.directory.is_none() && !self.is_source(Ok(directory::identity(&stat)), entry.name) {
+        let identity = directory::identity(&stat);
+        if entry.directory.is_none() && !self.is_source(Ok(identity), entry.name)
+            || self.is_copy(Ok(identity))
+        {
             return;
         }
         match parent.find_copy(name) {
             // The copy has refused it.
-            Ok(destination) if destination.identity() == directory::identity(&stat) => {}
+            Ok(destination) if destination.identity() == identity => {}
             Ok(destination) => {
                 let ending = Ending {
                     shared: self.shared,
@@ -114,13 +123,20 @@ impl Visitor for Finisher<'_> {
         if self.shared.control.is_stopped() {
             return None;
         }
+        let identity = identity_of(opened.descriptor);
         let (parent, name) = match opened.directory {
+            _ if self.is_copy(identity) => return None,
             Some(parent) => (parent.state(), opened.name),
-            None if !self.is_source(identity_of(opened.descriptor), opened.name) => return None,
+            None if !self.is_source(identity, opened.name) => return None,
             None => (self.top, self.destination.name()),
         };
         match parent.find_copy(name) {
-            Ok(found) => Some(found),
+            Ok(found) => {
+                if opened.directory.is_none() {
+                    *self.shared.root.lock() = Some(found.identity());
+                }
+                Some(found)
+            }
             Err(errno) => {
                 if !is_left_out(errno) {
                     let path = match opened.directory {
