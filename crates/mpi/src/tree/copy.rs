@@ -293,7 +293,11 @@ impl Job<'_, '_> {
         });
         let ended = ended.map_err(broken)??;
         rank.alongside(output, copy.control(), || copy.sync_part())?;
-        Ok(ended)
+        // A signal that comes at the end may have kept a rank from making its part durable.
+        match self.is_stopped(output)? {
+            true => Ok(Shutdown::Stopped),
+            false => Ok(ended),
+        }
     }
 
     /// Compares everything with its copy, unless something was not copied.
