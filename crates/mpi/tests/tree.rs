@@ -290,6 +290,35 @@ fn ranks_refuse_what_they_do_not_copy() {
 }
 
 #[test]
+fn ranks_that_see_different_trees_under_their_paths_do_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, target, other] = ["source", "target", "other"].map(|name| {
+        let path = folder.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("file"), name).unwrap();
+        path
+    });
+    let jobs: [(&[&str], &[&Path], &[&Path]); 3] = [
+        (&["compare"], &[&source, &target], &[&source, &other]),
+        (&["copy"], &[&source, &target], &[&other, &target]),
+        (&["remove", "--yes"], &[&target], &[&other]),
+    ];
+    for (command, paths, others) in jobs {
+        // As on two nodes: each rank is given paths of its own.
+        let [paths, others] =
+            [paths, others].map(|paths| paths.iter().map(|path| text(path)).collect::<Vec<_>>());
+        let next = [":", "-n", "1", env!("CARGO_BIN_EXE_nacre-mpi")];
+        let output = run(1, &[command, &paths[..], &next[..], command, &others[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(complaint.contains("rank 1 sees"), "{output:?}");
+        for path in [&source, &target, &other] {
+            assert_eq!(std::fs::read(path.join("file")).unwrap(), path.file_name().unwrap().as_bytes());
+        }
+    }
+}
+
+#[test]
 fn a_killed_or_stopped_copy_goes_on_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));

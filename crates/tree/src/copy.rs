@@ -334,7 +334,7 @@ pub struct Copy {
     /// The path at which the walk begins.
     source_path: PathBuf,
     /// The source of a copy, if it is a directory: while it is open, its file system stays mounted.
-    _opened: Option<OwnedFd>,
+    opened: Option<OwnedFd>,
     kind: FileKind,
     destination: Root,
     /// The directory that the copy is made in, for entries that are copied by their paths.
@@ -438,7 +438,7 @@ impl Copy {
         }
         let shared = Shared::new(options, identity);
         let top_of_entries = OnceLock::new();
-        Ok(Copy { source: from, source_path, _opened: opened, kind, destination: to, top_of_entries, shared })
+        Ok(Copy { source: from, source_path, opened, kind, destination: to, top_of_entries, shared })
     }
 
     /// Prepares a comparison: source and destination are what the paths name, whatever their types.
@@ -469,7 +469,7 @@ impl Copy {
         let ((source, stat), (destination, _)) = (find(source)?, find(destination)?);
         let (kind, shared) = (Metadata(stat).kind(), Shared::new(options, directory::identity(&stat)));
         let (source_path, top_of_entries) = (source.path().to_owned(), OnceLock::new());
-        Ok(Copy { source, source_path, _opened: None, kind, destination, top_of_entries, shared })
+        Ok(Copy { source, source_path, opened: None, kind, destination, top_of_entries, shared })
     }
 
     /// Makes this the share of one process in a copy that several make together, perhaps on several machines.
@@ -503,18 +503,26 @@ impl Copy {
     }
 
     /// Returns the inode numbers of the source and of the copy, by which processes find out whether they see the same ones.
+    /// The directory of a copy is made if it is missing.
     ///
     /// # Errors
-    /// [`StartError`] if the destination cannot be used.
+    /// [`StartError`] if one of them cannot be reached, or the destination cannot be used.
     pub fn inodes(&self) -> Result<(u64, u64), StartError> {
         let nowhere = |errno| StartError::Nowhere { path: self.destination.path().to_owned(), errno };
-        // A server is asked: this machine may remember that there was none.
-        match rustix::fs::mkdirat(self.destination.parent(), self.destination.name(), Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(nowhere(errno)),
-        }
-        let stat = self.destination.stat().map_err(nowhere)?;
-        Ok((self.shared.source.1, stat.stx_ino))
+        let source = if self.opened.is_some() {
+            // A server is asked: this machine may remember that there was none.
+            match rustix::fs::mkdirat(self.destination.parent(), self.destination.name(), Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(nowhere(errno)),
+            }
+            self.shared.source.1
+        } else {
+            let path = self.source.path();
+            let missing = |errno| StartError::Missing { path: path.to_owned(), attempted: "compare", errno };
+            inode_of(self.source.parent(), self.source.name()).map_err(missing)?
+        };
+        let copy = inode_of(self.destination.parent(), self.destination.name()).map_err(nowhere)?;
+        Ok((source, copy))
     }
 
     /// Copies a part: `work` is given the walk, whose units other processes may be given, and runs it with the visitors. The
@@ -875,6 +883,16 @@ const DURABLE: &str = "cannot make durable what is in";
 fn name_of(path: &Path) -> std::ffi::CString {
     // A path that was opened has no zeros.
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+/// Returns the inode number of an entry. What is mounted on it on demand is mounted by that.
+fn inode_of(within: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<u64, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match retry_on_intr(|| rustix::fs::openat(within, name, flags, Mode::empty())) {
+        Ok(opened) => identity_of(opened.as_fd()).map(|(_, inode)| inode),
+        Err(Errno::NOTDIR | Errno::LOOP) => directory::stat(within, name).map(|stat| stat.stx_ino),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Returns whether a directory has no entries.

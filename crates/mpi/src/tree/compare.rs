@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use crate::job::JobError;
 use crate::output::Output;
 use crate::progress::Figures;
-use crate::tree::copy::{broken, directories_only, parse_chunk, progress, refused};
+use crate::tree::copy::{broken, directories_only, parse_chunk, progress, refused, see_the_same};
 use crate::tree::range::{self, LeftLater, Sharing};
 use crate::tree::{Common, Faults, Lines, Part, Rank, Totals, put_path};
 use crate::walk::{agree, end, fail, printer};
@@ -72,6 +72,9 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         Ok(comparison) => comparison,
         Err(code) => return Ok(code),
     };
+    if let Err(code) = agree(&rank.network, see_the_same(rank, &comparison)?) {
+        return Ok(code);
+    }
     let errors = match agree(&rank.network, rank.error_file(&args.common)) {
         Ok(errors) => errors,
         Err(code) => return Ok(code),

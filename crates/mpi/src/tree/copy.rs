@@ -222,7 +222,10 @@ pub fn directories_only(copy: Copy) -> Result<Copy, CommandError> {
 }
 
 /// Checks that all ranks see the same directories, as they do in file systems that their nodes share.
-fn see_the_same(rank: &Rank<'_>, copy: &Copy) -> Result<Result<(), CommandError>, JobError> {
+///
+/// # Errors
+/// If the network failed.
+pub fn see_the_same(rank: &Rank<'_>, copy: &Copy) -> Result<Result<(), CommandError>, JobError> {
     let seen = copy.inodes();
     let first: Option<(u64, u64)> = rank.network.same(&seen.as_ref().ok().copied())?;
     let number = rank.network.number();
