@@ -426,6 +426,10 @@ fn ranks_count_and_list_what_they_would_remove() {
     let said = totals(&output.stdout);
     assert_eq!((&said["entries"], &said["errors"]), (&before.len().into(), &0.into()), "{said}");
     assert_eq!(described(&root), before);
+    // Errors are only counted.
+    let errors = folder.path().join("errors");
+    let output = run(2, &["remove", "--dry-run", "--errors", text(&errors), text(&root)]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, short)]
     yes: bool,
     /// Count what would be removed, and change nothing
-    #[arg(long, conflicts_with = "yes")]
+    #[arg(long, conflicts_with_all = ["yes", "errors"])]
     dry_run: bool,
     /// With --dry-run: also print every path; with --json, as one object per line before the totals
     #[arg(long, requires = "dry_run")]
