@@ -19,7 +19,7 @@ use crate::copy::Shared;
 use crate::copy::data::open_for_reading;
 use crate::copy::destination::Destination;
 use crate::copy::file::stat_open;
-use crate::copy::visitor::{Ending, passed};
+use crate::copy::visitor::{Ending, is_reported, passed};
 use crate::error::EntryError;
 use crate::root::{Root, identity_of};
 
@@ -68,22 +68,31 @@ impl<'a> Finisher<'a> {
             Some(directory) => (directory.state(), entry.name),
             None => (self.top, self.destination.name()),
         };
-        // What cannot be opened, the walk reports, and what is mounted there is no part of the copy.
+        // What is mounted there is no part of the copy.
         let crosses = self.shared.options.cross_mounts || entry.directory.is_none();
         if !crosses
             && directory::stat(entry.parent(), entry.name).is_ok_and(|stat| Metadata(stat).is_mount_point())
         {
             return;
         }
-        let Ok(source) = open_for_reading(entry.parent(), entry.name) else { return };
+        let source = match open_for_reading(entry.parent(), entry.name) {
+            Ok(source) => source,
+            Err(errno) if is_reported(errno) => return,
+            Err(errno) => return failed(errno),
+        };
         let stat = match stat_open(source.as_fd()) {
             Ok(stat) => stat,
             Err(errno) => return failed(errno),
         };
-        if Metadata(stat).kind() != FileKind::Directory
-            || !crosses && directory::is_mounted(&stat, entry.parent(), source.as_fd()) != Ok(false)
-        {
+        if Metadata(stat).kind() != FileKind::Directory {
             return;
+        }
+        if !crosses {
+            match directory::is_mounted(&stat, entry.parent(), source.as_fd()) {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(errno) => return failed(errno),
+            }
         }
         let identity = directory::identity(&stat);
         if entry.directory.is_none() && !self.is_source(Ok(identity), entry.name)

@@ -23,7 +23,7 @@ use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::{Later, stat_open};
 use crate::copy::range::{LeftOver, Leftovers};
-use crate::copy::visitor::{FOLDS, SPARE, left_out, passed};
+use crate::copy::visitor::{FOLDS, SPARE, is_reported, left_out, passed};
 use crate::error::EntryError;
 use crate::root::Root;
 
@@ -363,15 +363,21 @@ impl<'a> Verifier<'a> {
                 return if self.aspects.below_missing { Verdict::Descend } else { Verdict::Pass };
             }
         };
-        // What cannot be opened, the walk reports.
-        if let Ok(source) = open_for_reading(entry.parent(), entry.name)
-            && let Ok(stat) = stat_open(source.as_fd())
-            && Metadata(stat).kind() == FileKind::Directory
-            && (crosses || directory::is_mounted(&stat, entry.parent(), source.as_fd()) == Ok(false))
-        {
-            let compared = self.compare_directory(source.as_fd(), &found, &path);
-            self.conclude(compared, FileKind::Directory, path);
-        }
+        let is_compared = |source: BorrowedFd<'_>| -> Result<bool, Errno> {
+            let stat = stat_open(source)?;
+            Ok(Metadata(stat).kind() == FileKind::Directory
+                && (crosses || !directory::is_mounted(&stat, entry.parent(), source)?))
+        };
+        let compared: Result<(), Outcome> = match open_for_reading(entry.parent(), entry.name) {
+            Ok(source) => match is_compared(source.as_fd()) {
+                Ok(true) => self.compare_directory(source.as_fd(), &found, &path),
+                Ok(false) => return Verdict::Descend,
+                Err(errno) => Err(errno.into()),
+            },
+            Err(errno) if is_reported(errno) => return Verdict::Descend,
+            Err(errno) => Err(errno.into()),
+        };
+        self.conclude(compared, FileKind::Directory, path);
         Verdict::Descend
     }
 }

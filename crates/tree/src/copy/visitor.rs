@@ -136,6 +136,12 @@ impl Ending<'_> {
     }
 }
 
+/// Returns whether a directory that cannot be opened for this reason is reported by the walk, which opens it afterwards. Other
+/// reasons, such as too many open files, may be over by then.
+pub fn is_reported(errno: Errno) -> bool {
+    matches!(errno, Errno::ACCESS | Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}
+
 /// Counts the result of an entry.
 pub fn account(
     shared: &Shared,
