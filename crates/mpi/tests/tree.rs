@@ -353,6 +353,38 @@ fn a_killed_or_stopped_copy_goes_on_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_mirror_is_stopped_while_it_removes_what_is_beside_its_directories() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), "").unwrap();
+    let mirror = ["copy", "--mirror", "--yes", text(&source), text(&target)];
+    let extra = target.join("extra");
+    let entries = || std::fs::read_dir(&extra).map_or(0, Iterator::count);
+    let mut met = false;
+    for _ in 0..5 {
+        std::fs::create_dir_all(&extra).unwrap();
+        for number in 0..40_000 {
+            std::fs::write(extra.join(format!("{number}")), "").unwrap();
+        }
+        let mut running = job(2, &mirror).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while entries() == 40_000 && running.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        for rank in ranks_with(text(&target)) {
+            let _ = rustix::process::kill_process(rank, Signal::TERM);
+        }
+        met = !wait(running, text(&target)).status.success() && entries() > 0;
+        if met {
+            break;
+        }
+    }
+    assert!(met, "no job was stopped while it removed");
+    succeed(2, &mirror);
+    assert_same(&source, &target);
+}
+
+#[test]
 fn directories_that_are_renamed_meanwhile_lead_nowhere() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));

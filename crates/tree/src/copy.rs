@@ -477,8 +477,8 @@ impl Copy {
     /// All of them are given the same source, destination and options. One calls [`Copy::begin_together`]; then, each step
     /// after all processes have done the one before: [`Copy::copy_part`], [`Copy::copy_entry`] for the names of files with
     /// several names (one process for all names of a file), the ranges of large files ([`Copy::begin_ranges`],
-    /// [`Copy::copy_range`], [`Copy::end_ranges`]), the names that were left for later, [`Copy::finish_part`], and
-    /// [`Copy::sync_part`].
+    /// [`Copy::copy_range`], [`Copy::end_ranges`]), the names that were left for later, [`Copy::finish_root`] by one of them
+    /// and [`Copy::finish_part`], and [`Copy::sync_part`].
     pub fn together(mut self) -> Copy {
         self.shared.together = true;
         // Chunks are made durable one by one, so that no machine's restart matters.
@@ -542,7 +542,18 @@ impl Copy {
         Ok(self.walk_with(begin, copier, work))
     }
 
-    /// Gives directories their metadata, as [`Copy::copy_part`] copies, after everything in them was copied.
+    /// Gives the copy's own directory its metadata, after everything was copied, and removes in a mirror what only that
+    /// directory has; called by one process.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn finish_root(&self) -> Result<(), StartError> {
+        let top = self.top()?;
+        finish::Finisher::new(&self.shared, &top, &self.destination).end_root(&name_of(&self.source_path));
+        Ok(())
+    }
+
+    /// Gives the other directories their metadata, as [`Copy::copy_part`] copies, after everything in them was copied.
     ///
     /// # Errors
     /// [`StartError`] if the destination cannot be used.

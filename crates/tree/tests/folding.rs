@@ -313,6 +313,7 @@ impl Setting {
             walk.run(visitors);
         });
         copied.unwrap();
+        copy.finish_root().unwrap();
         let finished = copy.finish_part(true, |walk, visitors| {
             walk.run(visitors);
         });
@@ -570,6 +571,7 @@ fn a_directory_that_could_not_be_opened_for_a_moment_is_an_error_of_several_proc
     copied.unwrap();
     assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
     failing.store(true, Ordering::Relaxed);
+    copy.finish_root().unwrap();
     let finished = copy.finish_part(true, |walk, visitors| {
         walk.run(visitors);
     });

@@ -131,6 +131,7 @@ fn copy(source: &Path, target: &Path, options: &Options) -> [Copy; 2] {
     for path in names {
         assert_eq!(copies[1].copy_entry(&path, false, &mut workers[1]), None);
     }
+    copies[0].finish_root().unwrap();
     together::<Arc<Destination>>(|process, begun| {
         let done = copies[process].finish_part(process == 0, |walk, visitors| {
             begun(walk.queue());
@@ -331,6 +332,7 @@ fn a_mirror_of_two_processes_removes_nothing_for_a_source_that_was_replaced() {
     // As if its file system had been unmounted before the second walk.
     fs::rename(&source, folder.path().join("elsewhere")).unwrap();
     fs::create_dir(&source).unwrap();
+    copies[0].finish_root().unwrap();
     together::<Arc<Destination>>(|process, begun| {
         let done = copies[process].finish_part(process == 0, |walk, visitors| {
             begun(walk.queue());
@@ -358,6 +360,7 @@ fn a_mirror_that_is_in_its_source_is_not_mirrored() {
         walk.run(visitors);
     });
     copied.unwrap();
+    copy.finish_root().unwrap();
     let finished = copy.finish_part(true, |walk, visitors| {
         walk.run(visitors);
     });

@@ -291,6 +291,10 @@ impl Job<'_, '_> {
             return Ok(Shutdown::Stopped);
         }
         let rank = &mut *self.rank;
+        if begin {
+            // A mirror may have much to remove there.
+            rank.alongside(output, copy.control(), || copy.finish_root())?.map_err(broken)?;
+        }
         let ended = copy.finish_part(begin, |walk, visitors| {
             rank.walk_together((walk, visitors), options, output, None, copy.control())
         });
