@@ -195,6 +195,27 @@ fn ranks_tell_every_difference_once() {
 }
 
 #[test]
+fn ranks_tell_of_many_entries_beside_the_directories_of_the_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::create_dir(&target).unwrap();
+    std::fs::write(source.join("file"), "").unwrap();
+    for number in 0..10_000 {
+        std::fs::write(target.join(format!("a file that only the destination has, {number}")), "").unwrap();
+    }
+    for words in [&["compare"][..], &["copy", "--mirror", "--dry-run", "--list"]] {
+        // Not by a pipe, which nobody reads before the job has ended.
+        let printed = folder.path().join("printed");
+        let mut command = job(2, &[words, &[text(&source), text(&target)]].concat());
+        command.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
+        wait(command.spawn().unwrap(), text(&target));
+        let printed = std::fs::read_to_string(printed).unwrap();
+        assert_eq!(printed.matches("a file that only the destination has").count(), 10_000);
+    }
+}
+
+#[test]
 fn ranks_make_a_mirror_after_a_look_at_what_that_means() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));

@@ -642,6 +642,15 @@ impl Copy {
         self.compare(VERIFIED, &|differing: Differing| self.differs_from_copy(differing))
     }
 
+    /// Compares the root with its copy, before [`Copy::verify_part`]; called by one process.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn verify_root(&self) -> Result<(), StartError> {
+        self.begin_verifying();
+        self.compare_root((VERIFIED, &|differing: Differing| self.differs_from_copy(differing)))
+    }
+
     /// Compares a part with its copy, as [`Copy::verify`] compares everything and [`Copy::copy_part`] copies.
     ///
     /// # Errors
@@ -658,7 +667,9 @@ impl Copy {
     }
 
     fn begin_verifying(&self) {
-        self.shared.verifying.store(true, Ordering::Relaxed);
+        if self.shared.verifying.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
         // A preview counts, too.
         self.shared.counters.verified.store(0, Ordering::Relaxed);
@@ -691,6 +702,19 @@ impl Copy {
         Ok(())
     }
 
+    /// Compares the roots, as far as it is no matter of their entries but for those that only the destination has, before
+    /// [`Copy::compare_part`]; called by one process.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn compare_root(&self, (aspects, report): (Aspects, verify::Report<'_>)) -> Result<(), StartError> {
+        let top = self.top()?;
+        let roots = (&self.source, &self.destination);
+        let verifier = verify::Verifier::new(&self.shared, (aspects, report), &top, roots, None);
+        verifier.compare_root(&name_of(&self.source_path));
+        Ok(())
+    }
+
     /// Compares a part, as [`Copy::copy_part`] copies. If there are `leftovers`, large files are passed to it, of which only
     /// the contents are not compared yet: see [`Copy::ranges_to_compare`].
     ///
@@ -716,6 +740,14 @@ impl Copy {
     /// [`StartError`] if the destination cannot be used.
     pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
         self.compare(self.previewed(), report)
+    }
+
+    /// Finds out what would be done with the root, before [`Copy::preview_part`]; called by one process.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn preview_root(&self, report: verify::Report<'_>) -> Result<(), StartError> {
+        self.compare_root((self.previewed(), report))
     }
 
     /// Finds out what a part of a copy would do, as [`Copy::preview`] does of everything and [`Copy::copy_part`] copies.

@@ -156,6 +156,7 @@ fn differences(source: &Path, target: &Path) -> Vec<(String, Difference)> {
         found.lock().unwrap().push((path, differing.difference));
     };
     let report: Report<'_> = &report;
+    copies[0].compare_root((Aspects::ALL, report)).unwrap();
     together::<Option<Arc<Destination>>>(|process, begun| {
         let leave = |later: LeftOver| left.lock().unwrap().push(later.path);
         let aspects = (Aspects::ALL, report);

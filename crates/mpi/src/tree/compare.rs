@@ -98,11 +98,23 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
     let begin = rank.network.is_root();
     let (left, control) = (LeftLater::new(), comparison.control());
     let leave = |later: LeftOver| left.add(later);
+    if begin {
+        // In another thread: what only the destination has there may be more lines than are kept until they are sent.
+        let root = || {
+            let compared = comparison.compare_root((aspects, &report));
+            lines.flush();
+            compared
+        };
+        rank.alongside(&mut output, control, root)?.map_err(broken)?;
+    }
     let ended = comparison.compare_part(begin, (aspects, &report), Some(&leave), |walk, visitors| {
         rank.walk_together((walk, visitors), &options, &mut output, Some(&lines), control)
     });
     let (_, mut large) = left.into_inner()?;
     let mut ended = ended.map_err(broken)??;
+    if rank.any(&mut output, control.is_stopped())? {
+        ended = Shutdown::Stopped;
+    }
     if ended == Shutdown::Finished {
         let sharing = Sharing { options: &options, threads, control };
         let said = (&report as Report<'_>, Some(&lines));

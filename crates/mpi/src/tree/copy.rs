@@ -314,6 +314,9 @@ impl Job<'_, '_> {
         if self.rank.any(output, copy.failures().count() > 0)? {
             return Ok(Shutdown::Finished);
         }
+        if begin {
+            self.rank.alongside(output, copy.control(), || copy.verify_root())?.map_err(broken)?;
+        }
         let left = LeftLater::new();
         let leave = |later: LeftOver| left.add(later);
         let (rank, options) = (&mut *self.rank, self.options);
@@ -322,8 +325,8 @@ impl Job<'_, '_> {
         });
         let ended = ended.map_err(broken)??;
         let (_, mut large) = left.into_inner()?;
-        if ended == Shutdown::Stopped {
-            return Ok(ended);
+        if self.is_stopped(output)? || ended == Shutdown::Stopped {
+            return Ok(Shutdown::Stopped);
         }
         let sharing = Sharing { options, threads: self.threads, control: copy.control() };
         let report = |differing: Differing| copy.differs_from_copy(differing);
@@ -520,11 +523,21 @@ fn dry_run(
             lines.print(&path_line(Some(("action", action)), path, json));
         }
     };
-    let ended = copy.preview_part(rank.network.is_root(), &report, |walk, visitors| {
+    let begin = rank.network.is_root();
+    if begin {
+        let root = || {
+            let previewed = copy.preview_root(&report);
+            lines.flush();
+            previewed
+        };
+        rank.alongside(&mut output, copy.control(), root)?.map_err(broken)?;
+    }
+    let ended = copy.preview_part(begin, &report, |walk, visitors| {
         rank.walk_together((walk, visitors), options, &mut output, Some(&lines), copy.control())
     });
+    let ended = ended.map_err(broken)??;
     let part = Part {
-        interrupted: ended.map_err(broken)?? == Shutdown::Stopped,
+        interrupted: rank.any(&mut output, copy.control().is_stopped())? || ended == Shutdown::Stopped,
         counts: [&planned.copied, &planned.bytes, &planned.adjusted, &planned.removed].map(get).to_vec(),
         failures: Faults::of(copy.failures()),
         ..Part::default()
