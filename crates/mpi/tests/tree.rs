@@ -486,6 +486,24 @@ fn ranks_count_and_list_what_they_would_remove() {
 }
 
 #[test]
+fn ranks_list_many_paths_that_they_would_remove() {
+    let folder = tempfile::tempdir().unwrap();
+    // Together they are more than is kept of what nobody takes; launchers pass on only so many arguments.
+    let inside = folder.path().join("long ".repeat(50));
+    std::fs::create_dir(&inside).unwrap();
+    let paths: Vec<_> =
+        (0..450).map(|number| inside.join(format!("{}{number}", "long ".repeat(50)))).collect();
+    paths.iter().for_each(|path| std::fs::write(path, "").unwrap());
+    let words: Vec<&str> = paths.iter().map(|path| text(path)).collect();
+    let printed = folder.path().join("printed");
+    let mut command = job(2, &[&["remove", "--dry-run", "--list"], &words[..]].concat());
+    command.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
+    wait(command.spawn().unwrap(), words[0]);
+    let printed = std::fs::read_to_string(printed).unwrap();
+    assert_eq!(printed.lines().filter(|line| words.contains(line)).count(), words.len());
+}
+
+#[test]
 fn a_removal_that_was_stopped_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");

@@ -101,6 +101,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
     if begin {
         // In another thread: what only the destination has there may be more lines than are kept until they are sent.
         let root = || {
+            lines.begin();
             let compared = comparison.compare_root((aspects, &report));
             lines.flush();
             compared

@@ -526,6 +526,7 @@ fn dry_run(
     let begin = rank.network.is_root();
     if begin {
         let root = || {
+            lines.begin();
             let previewed = copy.preview_root(&report);
             lines.flush();
             previewed
