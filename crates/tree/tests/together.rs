@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
@@ -370,6 +370,28 @@ fn a_mirror_that_is_in_its_source_is_not_mirrored() {
     assert_eq!(failures.len(), 1, "{failures:?}");
     assert!(failures[0].reason().contains("destination of this copy"), "{failures:?}");
     assert!(source.join("outside/target/outside/target/kept").exists());
+}
+
+#[test]
+fn a_directory_that_was_renamed_when_another_process_has_begun_it_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(source.join("old")).unwrap();
+    fs::write(source.join("old/file"), "").unwrap();
+    let inode = fs::metadata(source.join("old")).unwrap().ino();
+    let copy = Copy::new(&source, &target, options(false)).unwrap().together();
+    let _lock = copy.begin_together().unwrap();
+    fs::rename(source.join("old"), source.join("new")).unwrap();
+    let leave = |left: LeftOver| assert!(left.path.is_empty(), "{left:?} was left for later");
+    let copied = copy.copy_part(false, &leave, |walk, visitors| {
+        walk.queue().put(vec![Unit { path: b"old".to_vec(), inodes: vec![inode], ..Unit::default() }]);
+        walk.run(visitors);
+    });
+    copied.unwrap();
+    let failures = copy.failures().first();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].reason().contains("renamed") && failures[0].path().ends_with("new"), "{failures:?}");
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
 }
 
 #[test]

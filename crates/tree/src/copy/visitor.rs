@@ -225,6 +225,11 @@ impl Visitor for Copier<'_> {
             Some(parent) => [&parent.path_bytes(), &b"/"[..], opened.name.to_bytes()].concat(),
             None => opened.name.to_bytes().to_vec(),
         };
+        if opened.renamed {
+            let cause = "it was renamed while it was copied, a part of it perhaps under its old name";
+            self.shared.failures.add(EntryError::new(path(), MAKE, cause));
+            return None;
+        }
         // Before anything in it is read: that may change when it was accessed.
         let stat = match file::stat_open(opened.descriptor) {
             Ok(stat) => stat,
