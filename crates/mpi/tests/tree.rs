@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{job, ranks_with, run, wait};
+use crate::common::{job, launcher, ranks_with, run, wait};
 
 /// Returns the totals that a job prints, which has to succeed.
 #[track_caller]
@@ -191,6 +191,11 @@ fn ranks_tell_every_difference_once() {
         assert!(lines.iter().any(|line| line.starts_with("5 differ, ")), "{lines:?}");
     }
     let output = run(2, &["compare", text(&source), text(&folder.path().join("nowhere"))]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    // Differences that cannot be printed.
+    let mut command = launcher(2);
+    command.args(["sh", "-c", "exec \"$0\" \"$@\" >/dev/full", env!("CARGO_BIN_EXE_nacre-mpi")]);
+    let output = command.args(words).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 

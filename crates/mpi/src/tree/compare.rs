@@ -132,7 +132,14 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
     };
     let code = match rank.gather(part, errors, &mut output)? {
         Some(totals) => match output.failure() {
-            Some(error) => end(Err(CommandError::output(error))),
+            // There was a difference to print.
+            Some(error) => match CommandError::output(error) {
+                CommandError::Unread => 1,
+                error => {
+                    end(Err(error));
+                    TROUBLE
+                }
+            },
             None => conclude(rank, &totals),
         },
         None => 0,
