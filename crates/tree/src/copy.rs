@@ -48,7 +48,7 @@ use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
 pub use plan::Plan;
 pub use range::{Compared, Held, LeftOver, Leftovers, Worker, halve};
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 pub use verify::{Aspects, Difference, Differing, Report, Verifier};
 pub use visitor::Copier;
@@ -502,27 +502,28 @@ impl Copy {
         self.lock(&top)
     }
 
-    /// Returns the inode numbers of the source and of the copy, by which processes find out whether they see the same ones.
-    /// The directory of a copy is made if it is missing.
+    /// Returns what processes compare to find out whether they see the same source and the same copy. The directory of a copy
+    /// is made if it is missing.
     ///
     /// # Errors
     /// [`StartError`] if one of them cannot be reached, or the destination cannot be used.
-    pub fn inodes(&self) -> Result<(u64, u64), StartError> {
+    pub fn sights(&self) -> Result<[Sight; 2], StartError> {
         let nowhere = |errno| StartError::Nowhere { path: self.destination.path().to_owned(), errno };
-        let source = if self.opened.is_some() {
+        let path = self.source.path();
+        let attempted = if self.opened.is_some() { "copy" } else { "compare" };
+        let missing = |errno| StartError::Missing { path: path.to_owned(), attempted, errno };
+        let source = if let Some(opened) = &self.opened {
             // A server is asked: this machine may remember that there was none.
             match rustix::fs::mkdirat(self.destination.parent(), self.destination.name(), Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(nowhere(errno)),
             }
-            self.shared.source.1
+            Sight::of(opened.as_fd()).map_err(missing)?
         } else {
-            let path = self.source.path();
-            let missing = |errno| StartError::Missing { path: path.to_owned(), attempted: "compare", errno };
-            inode_of(self.source.parent(), self.source.name()).map_err(missing)?
+            Sight::of_entry(self.source.parent(), self.source.name()).map_err(missing)?
         };
-        let copy = inode_of(self.destination.parent(), self.destination.name()).map_err(nowhere)?;
-        Ok((source, copy))
+        let copy = Sight::of_entry(self.destination.parent(), self.destination.name()).map_err(nowhere)?;
+        Ok([source, copy])
     }
 
     /// Copies a part: `work` is given the walk, whose units other processes may be given, and runs it with the visitors. The
@@ -918,6 +919,42 @@ impl Copy {
     }
 }
 
+/// What a process sees of an entry, whose device has another number on another machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight {
+    /// The inode number. Those of the roots of file systems are often the same.
+    pub inode: u64,
+    /// The time at which it was made, in seconds and nanoseconds, where that is known.
+    pub born: Option<(i64, u32)>,
+}
+
+impl Sight {
+    fn of(opened: BorrowedFd<'_>) -> Result<Sight, Errno> {
+        let flags = StatxFlags::INO | StatxFlags::BTIME;
+        let stat = retry_on_intr(|| rustix::fs::statx(opened, c"", AtFlags::EMPTY_PATH, flags))?;
+        let knows = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        let born = knows.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
+        Ok(Sight { inode: stat.stx_ino, born })
+    }
+
+    /// Looks at an entry. What is mounted on it on demand is mounted by that.
+    fn of_entry(within: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<Sight, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = |flags| retry_on_intr(|| rustix::fs::openat(within, name, flags, Mode::empty()));
+        let opened = match open(flags | OFlags::DIRECTORY) {
+            Err(Errno::NOTDIR | Errno::LOOP) => open(flags),
+            opened => opened,
+        };
+        Sight::of(opened?.as_fd())
+    }
+
+    /// Returns whether another process may see the same entry.
+    pub fn may_be(&self, other: &Sight) -> bool {
+        let ages_differ = self.born.is_some() && other.born.is_some() && self.born != other.born;
+        self.inode == other.inode && !ages_differ
+    }
+}
+
 /// The aspects in which a copy is compared with its source.
 const VERIFIED: Aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
 
@@ -926,16 +963,6 @@ const DURABLE: &str = "cannot make durable what is in";
 fn name_of(path: &Path) -> std::ffi::CString {
     // A path that was opened has no zeros.
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
-}
-
-/// Returns the inode number of an entry. What is mounted on it on demand is mounted by that.
-fn inode_of(within: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<u64, Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match retry_on_intr(|| rustix::fs::openat(within, name, flags, Mode::empty())) {
-        Ok(opened) => identity_of(opened.as_fd()).map(|(_, inode)| inode),
-        Err(Errno::NOTDIR | Errno::LOOP) => directory::stat(within, name).map(|stat| stat.stx_ino),
-        Err(errno) => Err(errno),
-    }
 }
 
 /// Returns whether a directory has no entries.
@@ -989,6 +1016,14 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+
+    #[test]
+    fn what_was_made_at_another_time_is_another_entry_whatever_its_number() {
+        let sight = |inode, born| Sight { inode, born };
+        let root = sight(128, Some((1_700_000_000, 5)));
+        assert!(root.may_be(&root) && root.may_be(&sight(128, None)));
+        assert!(!root.may_be(&sight(128, Some((1_700_000_000, 6)))) && !root.may_be(&sight(129, None)));
+    }
 
     #[test]
     fn what_is_made_durable_is_the_file_system_that_the_copy_is_in() {

@@ -25,7 +25,7 @@ use std::time::Duration;
 use nacre_quantity::{count, grouped, size};
 use nacre_ranks::{self as algorithm, Shutdown};
 use nacre_tree::Control;
-use nacre_tree::copy::{Copy, Counters, Differing, LeftOver, Options, Plan, StartError, Worker};
+use nacre_tree::copy::{Copy, Counters, Differing, LeftOver, Options, Plan, Sight, StartError, Worker};
 use nacre_walk::filter::Selection;
 use nacre_walk_cli::CommandError;
 use serde_json::{Map, Value};
@@ -226,12 +226,17 @@ pub fn directories_only(copy: Copy) -> Result<Copy, CommandError> {
 /// # Errors
 /// If the network failed.
 pub fn see_the_same(rank: &Rank<'_>, copy: &Copy) -> Result<Result<(), CommandError>, JobError> {
-    let seen = copy.inodes();
-    let first: Option<(u64, u64)> = rank.network.same(&seen.as_ref().ok().copied())?;
+    let seen = copy.sights();
+    let said = seen.as_ref().ok().map(|sights| sights.map(|sight| (sight.inode, sight.born)));
+    let first: Option<[(u64, Option<(i64, u32)>); 2]> = rank.network.same(&said)?;
+    let first = first.map(|sights| sights.map(|(inode, born)| Sight { inode, born }));
     let number = rank.network.number();
+    let are_others = |seen: &[Sight; 2], first: &[Sight; 2]| {
+        seen.iter().zip(first).any(|(seen, first)| !seen.may_be(first))
+    };
     Ok(match (seen, first) {
         (Err(refusal), _) => Err(refused(refusal)),
-        (Ok(seen), Some(first)) if seen != first => Err(CommandError::Usage(format!(
+        (Ok(seen), Some(first)) if are_others(&seen, &first) => Err(CommandError::Usage(format!(
             "rank {number} sees another source or destination than rank 0: both have to be in file systems that all nodes share"
         ))),
         _ => Ok(()),
