@@ -180,6 +180,9 @@ impl Rank<'_> {
     ) -> Result<Shutdown, JobError> {
         let engine = walk.queue().clone();
         let threads = || {
+            if let Some(lines) = lines {
+                lines.begin();
+            }
             walk.run(visitors);
             if let Some(lines) = lines {
                 lines.flush();
@@ -480,27 +483,36 @@ impl Totals {
 }
 
 /// Lines of a rank's threads, which are sent to rank 0 in pieces.
-struct Lines(Mutex<(Vec<u8>, Forwarder)>);
+struct Lines {
+    pending: Mutex<(Vec<u8>, Forwarder)>,
+    /// False until another thread takes what is sent: before, lines are kept, as whoever sends them would wait for itself.
+    taken: AtomicBool,
+}
 
 impl Lines {
     fn new(forwarder: Forwarder) -> Lines {
-        Lines(Mutex::new((Vec::new(), forwarder)))
+        Lines { pending: Mutex::new((Vec::new(), forwarder)), taken: AtomicBool::new(false) }
+    }
+
+    /// Has lines sent from now on; called by a thread beside the one that communicates.
+    fn begin(&self) {
+        self.taken.store(true, Ordering::Relaxed);
     }
 
     /// Prints a whole line.
     fn print(&self, line: &[u8]) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.0.extend_from_slice(line);
-        if lines.0.len() >= PIECE_BYTES {
-            send(&mut lines);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.0.extend_from_slice(line);
+        if pending.0.len() >= PIECE_BYTES && self.taken.load(Ordering::Relaxed) {
+            send(&mut pending);
         }
     }
 
     /// Sends what was printed; called by the threads that print, as it may wait for the one that communicates.
     fn flush(&self) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !lines.0.is_empty() {
-            send(&mut lines);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if !pending.0.is_empty() {
+            send(&mut pending);
         }
     }
 }

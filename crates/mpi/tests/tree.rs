@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{job, ranks_with, run, wait};
+use crate::common::{job, launcher, ranks_with, run, wait};
 
 /// Returns the totals that a job prints, which has to succeed.
 #[track_caller]
@@ -211,6 +211,32 @@ fn ranks_tell_every_difference_once() {
     }
     let output = run(2, &["compare", text(&source), text(&folder.path().join("nowhere"))]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    // Differences that cannot be printed.
+    let mut command = launcher(2);
+    command.args(["sh", "-c", "exec \"$0\" \"$@\" >/dev/full", env!("CARGO_BIN_EXE_nacre-mpi")]);
+    let output = command.args(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn ranks_tell_of_many_entries_beside_the_directories_of_the_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::create_dir(&target).unwrap();
+    std::fs::write(source.join("file"), "").unwrap();
+    for number in 0..10_000 {
+        std::fs::write(target.join(format!("a file that only the destination has, {number}")), "").unwrap();
+    }
+    for words in [&["compare"][..], &["copy", "--mirror", "--dry-run", "--list"]] {
+        // Not by a pipe, which nobody reads before the job has ended.
+        let printed = folder.path().join("printed");
+        let mut command = job(2, &[words, &[text(&source), text(&target)]].concat());
+        command.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
+        wait(command.spawn().unwrap(), text(&target));
+        let printed = std::fs::read_to_string(printed).unwrap();
+        assert_eq!(printed.matches("a file that only the destination has").count(), 10_000);
+    }
 }
 
 #[test]
@@ -309,6 +335,35 @@ fn ranks_refuse_what_they_do_not_copy() {
 }
 
 #[test]
+fn ranks_that_see_different_trees_under_their_paths_do_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, target, other] = ["source", "target", "other"].map(|name| {
+        let path = folder.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("file"), name).unwrap();
+        path
+    });
+    let jobs: [(&[&str], &[&Path], &[&Path]); 3] = [
+        (&["compare"], &[&source, &target], &[&source, &other]),
+        (&["copy"], &[&source, &target], &[&other, &target]),
+        (&["remove", "--yes"], &[&target], &[&other]),
+    ];
+    for (command, paths, others) in jobs {
+        // As on two nodes: each rank is given paths of its own.
+        let [paths, others] =
+            [paths, others].map(|paths| paths.iter().map(|path| text(path)).collect::<Vec<_>>());
+        let next = [":", "-n", "1", env!("CARGO_BIN_EXE_nacre-mpi")];
+        let output = run(1, &[command, &paths[..], &next[..], command, &others[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(complaint.contains("rank 1 sees"), "{output:?}");
+        for path in [&source, &target, &other] {
+            assert_eq!(std::fs::read(path.join("file")).unwrap(), path.file_name().unwrap().as_bytes());
+        }
+    }
+}
+
+#[test]
 fn a_killed_or_stopped_copy_goes_on_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
@@ -340,6 +395,38 @@ fn a_killed_or_stopped_copy_goes_on_and_leaves_nothing_behind() {
         }
     }
     assert!(ended > 0, "no job was met at work");
+}
+
+#[test]
+fn a_mirror_is_stopped_while_it_removes_what_is_beside_its_directories() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), "").unwrap();
+    let mirror = ["copy", "--mirror", "--yes", text(&source), text(&target)];
+    let extra = target.join("extra");
+    let entries = || std::fs::read_dir(&extra).map_or(0, Iterator::count);
+    let mut met = false;
+    for _ in 0..5 {
+        std::fs::create_dir_all(&extra).unwrap();
+        for number in 0..40_000 {
+            std::fs::write(extra.join(format!("{number}")), "").unwrap();
+        }
+        let mut running = job(2, &mirror).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while entries() == 40_000 && running.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        for rank in ranks_with(text(&target)) {
+            let _ = rustix::process::kill_process(rank, Signal::TERM);
+        }
+        met = !wait(running, text(&target)).status.success() && entries() > 0;
+        if met {
+            break;
+        }
+    }
+    assert!(met, "no job was stopped while it removed");
+    succeed(2, &mirror);
+    assert_same(&source, &target);
 }
 
 #[test]
@@ -416,6 +503,28 @@ fn ranks_count_and_list_what_they_would_remove() {
     let said = totals(&output.stdout);
     assert_eq!((&said["entries"], &said["errors"]), (&before.len().into(), &0.into()), "{said}");
     assert_eq!(described(&root), before);
+    // Errors are only counted.
+    let errors = folder.path().join("errors");
+    let output = run(2, &["remove", "--dry-run", "--errors", text(&errors), text(&root)]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn ranks_list_many_paths_that_they_would_remove() {
+    let folder = tempfile::tempdir().unwrap();
+    // Together they are more than is kept of what nobody takes; launchers pass on only so many arguments.
+    let inside = folder.path().join("long ".repeat(50));
+    std::fs::create_dir(&inside).unwrap();
+    let paths: Vec<_> =
+        (0..450).map(|number| inside.join(format!("{}{number}", "long ".repeat(50)))).collect();
+    paths.iter().for_each(|path| std::fs::write(path, "").unwrap());
+    let words: Vec<&str> = paths.iter().map(|path| text(path)).collect();
+    let printed = folder.path().join("printed");
+    let mut command = job(2, &[&["remove", "--dry-run", "--list"], &words[..]].concat());
+    command.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
+    wait(command.spawn().unwrap(), words[0]);
+    let printed = std::fs::read_to_string(printed).unwrap();
+    assert_eq!(printed.lines().filter(|line| words.contains(line)).count(), words.len());
 }
 
 #[test]

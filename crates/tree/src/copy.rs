@@ -29,8 +29,8 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
@@ -48,7 +48,7 @@ use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
 pub use plan::Plan;
 pub use range::{Compared, Held, LeftOver, Leftovers, Worker, halve};
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 pub use verify::{Aspects, Difference, Differing, Report, Verifier};
 pub use visitor::Copier;
@@ -334,9 +334,11 @@ pub struct Copy {
     /// The path at which the walk begins.
     source_path: PathBuf,
     /// The source of a copy, if it is a directory: while it is open, its file system stays mounted.
-    _opened: Option<OwnedFd>,
+    opened: Option<OwnedFd>,
     kind: FileKind,
     destination: Root,
+    /// The directory that the copy is made in, for entries that are copied by their paths.
+    top_of_entries: OnceLock<Arc<Destination>>,
     shared: Shared,
 }
 
@@ -435,7 +437,8 @@ impl Copy {
             }
         }
         let shared = Shared::new(options, identity);
-        Ok(Copy { source: from, source_path, _opened: opened, kind, destination: to, shared })
+        let top_of_entries = OnceLock::new();
+        Ok(Copy { source: from, source_path, opened, kind, destination: to, top_of_entries, shared })
     }
 
     /// Prepares a comparison: source and destination are what the paths name, whatever their types.
@@ -465,8 +468,8 @@ impl Copy {
         };
         let ((source, stat), (destination, _)) = (find(source)?, find(destination)?);
         let (kind, shared) = (Metadata(stat).kind(), Shared::new(options, directory::identity(&stat)));
-        let source_path = source.path().to_owned();
-        Ok(Copy { source, source_path, _opened: None, kind, destination, shared })
+        let (source_path, top_of_entries) = (source.path().to_owned(), OnceLock::new());
+        Ok(Copy { source, source_path, opened: None, kind, destination, top_of_entries, shared })
     }
 
     /// Makes this the share of one process in a copy that several make together, perhaps on several machines.
@@ -474,8 +477,8 @@ impl Copy {
     /// All of them are given the same source, destination and options. One calls [`Copy::begin_together`]; then, each step
     /// after all processes have done the one before: [`Copy::copy_part`], [`Copy::copy_entry`] for the names of files with
     /// several names (one process for all names of a file), the ranges of large files ([`Copy::begin_ranges`],
-    /// [`Copy::copy_range`], [`Copy::end_ranges`]), the names that were left for later, [`Copy::finish_part`], and
-    /// [`Copy::sync_part`].
+    /// [`Copy::copy_range`], [`Copy::end_ranges`]), the names that were left for later, [`Copy::finish_root`] by one of them
+    /// and [`Copy::finish_part`], and [`Copy::sync_part`].
     pub fn together(mut self) -> Copy {
         self.shared.together = true;
         // Chunks are made durable one by one, so that no machine's restart matters.
@@ -499,19 +502,28 @@ impl Copy {
         self.lock(&top)
     }
 
-    /// Returns the inode numbers of the source and of the copy, by which processes find out whether they see the same ones.
+    /// Returns what processes compare to find out whether they see the same source and the same copy. The directory of a copy
+    /// is made if it is missing.
     ///
     /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn inodes(&self) -> Result<(u64, u64), StartError> {
+    /// [`StartError`] if one of them cannot be reached, or the destination cannot be used.
+    pub fn sights(&self) -> Result<[Sight; 2], StartError> {
         let nowhere = |errno| StartError::Nowhere { path: self.destination.path().to_owned(), errno };
-        // A server is asked: this machine may remember that there was none.
-        match rustix::fs::mkdirat(self.destination.parent(), self.destination.name(), Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(nowhere(errno)),
-        }
-        let stat = self.destination.stat().map_err(nowhere)?;
-        Ok((self.shared.source.1, stat.stx_ino))
+        let path = self.source.path();
+        let attempted = if self.opened.is_some() { "copy" } else { "compare" };
+        let missing = |errno| StartError::Missing { path: path.to_owned(), attempted, errno };
+        let source = if let Some(opened) = &self.opened {
+            // A server is asked: this machine may remember that there was none.
+            match rustix::fs::mkdirat(self.destination.parent(), self.destination.name(), Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(nowhere(errno)),
+            }
+            Sight::of(opened.as_fd()).map_err(missing)?
+        } else {
+            Sight::of_entry(self.source.parent(), self.source.name()).map_err(missing)?
+        };
+        let copy = Sight::of_entry(self.destination.parent(), self.destination.name()).map_err(nowhere)?;
+        Ok([source, copy])
     }
 
     /// Copies a part: `work` is given the walk, whose units other processes may be given, and runs it with the visitors. The
@@ -531,7 +543,18 @@ impl Copy {
         Ok(self.walk_with(begin, copier, work))
     }
 
-    /// Gives directories their metadata, as [`Copy::copy_part`] copies, after everything in them was copied.
+    /// Gives the copy's own directory its metadata, after everything was copied, and removes in a mirror what only that
+    /// directory has; called by one process.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn finish_root(&self) -> Result<(), StartError> {
+        let top = self.top()?;
+        finish::Finisher::new(&self.shared, &top, &self.destination).end_root(&name_of(&self.source_path));
+        Ok(())
+    }
+
+    /// Gives the other directories their metadata, as [`Copy::copy_part`] copies, after everything in them was copied.
     ///
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
@@ -620,6 +643,15 @@ impl Copy {
         self.compare(VERIFIED, &|differing: Differing| self.differs_from_copy(differing))
     }
 
+    /// Compares the root with its copy, before [`Copy::verify_part`]; called by one process.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn verify_root(&self) -> Result<(), StartError> {
+        self.begin_verifying();
+        self.compare_root((VERIFIED, &|differing: Differing| self.differs_from_copy(differing)))
+    }
+
     /// Compares a part with its copy, as [`Copy::verify`] compares everything and [`Copy::copy_part`] copies.
     ///
     /// # Errors
@@ -636,7 +668,9 @@ impl Copy {
     }
 
     fn begin_verifying(&self) {
-        self.shared.verifying.store(true, Ordering::Relaxed);
+        if self.shared.verifying.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
         // A preview counts, too.
         self.shared.counters.verified.store(0, Ordering::Relaxed);
@@ -669,6 +703,19 @@ impl Copy {
         Ok(())
     }
 
+    /// Compares the roots, as far as it is no matter of their entries but for those that only the destination has, before
+    /// [`Copy::compare_part`]; called by one process.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn compare_root(&self, (aspects, report): (Aspects, verify::Report<'_>)) -> Result<(), StartError> {
+        let top = self.top()?;
+        let roots = (&self.source, &self.destination);
+        let verifier = verify::Verifier::new(&self.shared, (aspects, report), &top, roots, None);
+        verifier.compare_root(&name_of(&self.source_path));
+        Ok(())
+    }
+
     /// Compares a part, as [`Copy::copy_part`] copies. If there are `leftovers`, large files are passed to it, of which only
     /// the contents are not compared yet: see [`Copy::ranges_to_compare`].
     ///
@@ -694,6 +741,14 @@ impl Copy {
     /// [`StartError`] if the destination cannot be used.
     pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
         self.compare(self.previewed(), report)
+    }
+
+    /// Finds out what would be done with the root, before [`Copy::preview_part`]; called by one process.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn preview_root(&self, report: verify::Report<'_>) -> Result<(), StartError> {
+        self.compare_root((self.previewed(), report))
     }
 
     /// Finds out what a part of a copy would do, as [`Copy::preview`] does of everything and [`Copy::copy_part`] copies.
@@ -864,6 +919,42 @@ impl Copy {
     }
 }
 
+/// What a process sees of an entry, whose device has another number on another machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Sight {
+    /// The inode number. Those of the roots of file systems are often the same.
+    pub inode: u64,
+    /// The time at which it was made, in seconds and nanoseconds, where that is known.
+    pub born: Option<(i64, u32)>,
+}
+
+impl Sight {
+    fn of(opened: BorrowedFd<'_>) -> Result<Sight, Errno> {
+        let flags = StatxFlags::INO | StatxFlags::BTIME;
+        let stat = retry_on_intr(|| rustix::fs::statx(opened, c"", AtFlags::EMPTY_PATH, flags))?;
+        let knows = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        let born = knows.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
+        Ok(Sight { inode: stat.stx_ino, born })
+    }
+
+    /// Looks at an entry. What is mounted on it on demand is mounted by that.
+    fn of_entry(within: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<Sight, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = |flags| retry_on_intr(|| rustix::fs::openat(within, name, flags, Mode::empty()));
+        let opened = match open(flags | OFlags::DIRECTORY) {
+            Err(Errno::NOTDIR | Errno::LOOP) => open(flags),
+            opened => opened,
+        };
+        Sight::of(opened?.as_fd())
+    }
+
+    /// Returns whether another process may see the same entry.
+    pub fn may_be(&self, other: &Sight) -> bool {
+        let ages_differ = self.born.is_some() && other.born.is_some() && self.born != other.born;
+        self.inode == other.inode && !ages_differ
+    }
+}
+
 /// The aspects in which a copy is compared with its source.
 const VERIFIED: Aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
 
@@ -925,6 +1016,14 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+
+    #[test]
+    fn what_was_made_at_another_time_is_another_entry_whatever_its_number() {
+        let sight = |inode, born| Sight { inode, born };
+        let root = sight(128, Some((1_700_000_000, 5)));
+        assert!(root.may_be(&root) && root.may_be(&sight(128, None)));
+        assert!(!root.may_be(&sight(128, Some((1_700_000_000, 6)))) && !root.may_be(&sight(129, None)));
+    }
 
     #[test]
     fn what_is_made_durable_is_the_file_system_that_the_copy_is_in() {

@@ -210,6 +210,11 @@ impl Removal {
         self
     }
 
+    /// Returns the inode numbers of the roots, by which processes find out whether they see the same ones.
+    pub fn inodes(&self) -> Vec<u64> {
+        self.roots.iter().map(|(_, (_, inode))| *inode).collect()
+    }
+
     /// Returns the switch that stops the removal.
     pub fn control(&self) -> &Control {
         &self.control

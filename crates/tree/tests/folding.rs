@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -17,7 +17,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use nacre_tree::EntryError;
-use nacre_tree::copy::{Copy, Options};
+use nacre_tree::copy::{Aspects, Copy, Differing, LeftOver, Options};
 use nacre_tree::remove::{Removal, Restriction};
 use nacre_walk::filter::{Descent, Filter, Selection};
 use nacre_walk::{Ended, Entry, Opened, Verdict, Visitor, Walk, WalkError};
@@ -53,6 +53,8 @@ struct Folding {
     stale: bool,
     /// The number of a directory that cannot be opened for the same reason; 0 if there is none.
     lost: u64,
+    /// True if opening a directory other than the mounted one fails the next time.
+    failing: Arc<AtomicBool>,
     /// The number of times that directories were opened, and the number from which on names are found in them: before,
     /// all of them are stale.
     opened: AtomicU64,
@@ -158,6 +160,9 @@ impl Filesystem for Folding {
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         if ino.0 == self.lost {
             return reply.error(Errno::ESTALE);
+        }
+        if ino.0 != ROOT && self.failing.swap(false, Ordering::Relaxed) {
+            return reply.error(Errno::EIO);
         }
         self.opened.fetch_add(1, Ordering::Relaxed);
         reply.opened(FileHandle(0), FopenFlags::empty());
@@ -280,6 +285,7 @@ impl Setting {
             exclusive,
             stale: false,
             lost: 0,
+            failing: Arc::default(),
             opened,
             found_from: 0,
         };
@@ -294,6 +300,24 @@ impl Setting {
         let options = Options { threads: NonZeroUsize::MIN, ..options(mirror) };
         let copy = Copy::new(&self.source, &self.target, options).unwrap();
         copy.run().unwrap();
+        copy.failures().first()
+    }
+
+    /// Mirrors the source to the target as one of several processes does, and returns the failures.
+    fn mirror_together(&self) -> Vec<EntryError> {
+        let options = Options { threads: NonZeroUsize::MIN, ..options(true) };
+        let copy = Copy::new(&self.source, &self.target, options).unwrap().together();
+        let _lock = copy.begin_together().unwrap();
+        let leave = |left: LeftOver| assert!(left.path.is_empty(), "{left:?} was left for later");
+        let copied = copy.copy_part(true, &leave, |walk, visitors| {
+            walk.run(visitors);
+        });
+        copied.unwrap();
+        copy.finish_root().unwrap();
+        let finished = copy.finish_part(true, |walk, visitors| {
+            walk.run(visitors);
+        });
+        finished.unwrap();
         copy.failures().first()
     }
 
@@ -394,6 +418,26 @@ fn a_mirror_keeps_a_directory_that_a_file_of_the_source_is_one_with() {
 }
 
 #[test]
+fn a_mirror_of_several_processes_keeps_a_directory_that_another_one_of_the_source_is_one_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    let paths = ["Dir/file", "DIR/other"];
+    for path in paths {
+        fs::create_dir_all(source.join(path).parent().unwrap()).unwrap();
+        fs::write(source.join(path), path).unwrap();
+    }
+    let Some(setting) = Setting::mount(folder.path(), &source.join("Dir/file"), &[], true) else { return };
+    let failures = setting.mirror_together();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].reason().contains("two names of the source"), "{failures:?}");
+    let nodes = setting.end();
+    let copied =
+        paths.iter().find(|path| !failures[0].path().ends_with(path.split_once('/').unwrap().0)).unwrap();
+    assert_eq!(nodes.len(), 2);
+    assert!(nodes.iter().any(|node| node.content == copied.as_bytes()), "{copied} is lost");
+}
+
+#[test]
 fn a_name_that_has_only_changed_its_case_is_copied_over_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");
@@ -419,6 +463,7 @@ fn to_be_mounted(at: &Path) -> Folding {
         exclusive: true,
         stale: false,
         lost: 0,
+        failing: Arc::default(),
         opened: AtomicU64::new(0),
         found_from: 0,
     }
@@ -507,4 +552,40 @@ fn a_directory_that_a_server_has_lost_sight_of_is_an_error_of_a_removal_by_filte
     let failures = removed.failures.first();
     assert_eq!((removed.entries, failures.len()), (0, 1), "{failures:?}");
     assert!(failures[0].path().ends_with("root/lost"), "{failures:?}");
+}
+
+#[test]
+fn a_directory_that_could_not_be_opened_for_a_moment_is_an_error_of_several_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let folding = to_be_mounted(&source);
+    folding.add(ROOT, OsStr::new("directory"), FileType::Directory);
+    let failing = Arc::clone(&folding.failing);
+    let Some(_mounted) = mounted(folding, &source) else { return };
+    let options = Options { threads: NonZeroUsize::MIN, ..options(false) };
+    let copy = Copy::new(&source, &target, options.clone()).unwrap().together();
+    let leave = |left: LeftOver| assert!(left.path.is_empty(), "{left:?} was left for later");
+    let copied = copy.copy_part(true, &leave, |walk, visitors| {
+        walk.run(visitors);
+    });
+    copied.unwrap();
+    assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
+    failing.store(true, Ordering::Relaxed);
+    copy.finish_root().unwrap();
+    let finished = copy.finish_part(true, |walk, visitors| {
+        walk.run(visitors);
+    });
+    finished.unwrap();
+    assert_eq!(copy.failures().count(), 1);
+    let comparison = Copy::for_comparison(&source, &target, options).unwrap().together();
+    failing.store(true, Ordering::Relaxed);
+    let compared =
+        comparison.compare_part(true, (Aspects::ALL, &|_: Differing| {}), None, |walk, visitors| {
+            walk.run(visitors);
+        });
+    compared.unwrap();
+    assert_eq!(comparison.failures().count(), 1);
+    for failures in [copy.failures().first(), comparison.failures().first()] {
+        assert!(failures[0].path().ends_with("source/directory"), "{failures:?}");
+    }
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use nacre_tree::EntryErrors;
 use nacre_tree::copy::{
-    Aspects, Compared, Copy, Destination, Difference, Differing, Later, LeftOver, Options, Report, Worker,
-    halve,
+    Aspects, Compared, Copy, Destination, Difference, Differing, Held, Later, LeftOver, Options, Report,
+    Worker, halve,
 };
 use nacre_tree::remove::{Remains, Removal};
-use nacre_walk::Queue;
+use nacre_walk::{Queue, Unit};
 
 use crate::common::options;
 
@@ -84,7 +84,8 @@ fn tree(root: &Path) {
 fn copy(source: &Path, target: &Path, options: &Options) -> [Copy; 2] {
     let copies = [0, 1].map(|_| Copy::new(source, target, options.clone()).unwrap().together());
     let _lock = copies[0].begin_together().unwrap();
-    assert_eq!(copies[0].inodes().unwrap(), copies[1].inodes().unwrap());
+    let [sights, others] = [0, 1].map(|process| copies[process].sights().unwrap());
+    assert!(sights.iter().zip(&others).all(|(sight, other)| sight.may_be(other)));
     let left = Mutex::new(Vec::new());
     together::<Arc<Destination>>(|process, begun| {
         let leave = |later: LeftOver| left.lock().unwrap().push(later);
@@ -131,6 +132,7 @@ fn copy(source: &Path, target: &Path, options: &Options) -> [Copy; 2] {
     for path in names {
         assert_eq!(copies[1].copy_entry(&path, false, &mut workers[1]), None);
     }
+    copies[0].finish_root().unwrap();
     together::<Arc<Destination>>(|process, begun| {
         let done = copies[process].finish_part(process == 0, |walk, visitors| {
             begun(walk.queue());
@@ -155,6 +157,7 @@ fn differences(source: &Path, target: &Path) -> Vec<(String, Difference)> {
         found.lock().unwrap().push((path, differing.difference));
     };
     let report: Report<'_> = &report;
+    copies[0].compare_root((Aspects::ALL, report)).unwrap();
     together::<Option<Arc<Destination>>>(|process, begun| {
         let leave = |later: LeftOver| left.lock().unwrap().push(later.path);
         let aspects = (Aspects::ALL, report);
@@ -227,6 +230,100 @@ fn copy_mirror(source: &Path, target: &Path) -> [Copy; 2] {
     copies
 }
 
+/// Creates a source with a large file of eleven chunks and an empty target, and returns a maker of copies.
+fn large(folder: &Path) -> impl Fn() -> Copy {
+    let (source, target) = (folder.join("source"), folder.join("target"));
+    fs::create_dir(&source).unwrap();
+    fs::create_dir(&target).unwrap();
+    let bytes: Vec<u8> = (0..41_000_u32).map(|number| (number / 7) as u8).collect();
+    fs::write(source.join("large"), bytes).unwrap();
+    let options = Options { chunk_bytes: 4096, ..options(false) };
+    move || Copy::new(&source, &target, options.clone()).unwrap().together()
+}
+
+/// Begins the large file, and returns the chunks that are to be copied, each as a range, and the record.
+fn begin(copy: &Copy, worker: &mut Worker) -> (Vec<Unit>, Option<Held>) {
+    let (mut ranges, held) = copy.begin_ranges(b"large", worker);
+    let mut chunks = Vec::new();
+    while let Some(mut range) = ranges.pop() {
+        while let Some(rest) = halve(&mut range) {
+            ranges.push(rest);
+        }
+        chunks.push(range);
+    }
+    chunks.sort_by_key(|chunk| chunk.position);
+    (chunks, held)
+}
+
+#[test]
+fn of_a_large_file_that_a_killed_job_has_begun_only_the_first_chunk_is_copied_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = large(folder.path());
+    let (copy, mut worker) = (job(), Worker::default());
+    let (chunks, held) = begin(&copy, &mut worker);
+    assert_eq!(chunks.len(), 11);
+    chunks[..9].iter().for_each(|chunk| copy.copy_range(chunk, &mut worker));
+    drop((held, worker));
+    let (copy, mut worker) = (job(), Worker::default());
+    let (chunks, held) = begin(&copy, &mut worker);
+    assert_eq!(chunks.iter().filter_map(|chunk| chunk.position).collect::<Vec<_>>(), [0, 9, 10]);
+    chunks.iter().for_each(|chunk| copy.copy_range(chunk, &mut worker));
+    drop(held);
+    let bytes = || copy.counters().bytes.load(Ordering::Relaxed);
+    let before = bytes();
+    copy.end_ranges(b"large", &mut worker);
+    assert_eq!((copy.failures().count(), bytes() - before), (0, 4096));
+    let [source, target] =
+        ["source", "target"].map(|side| fs::read(folder.path().join(side).join("large")).unwrap());
+    assert!(source == target);
+}
+
+#[test]
+fn what_a_process_of_an_earlier_job_still_copies_is_not_taken_for_a_part_of_the_file_that_was_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = large(folder.path());
+    let (late, mut late_worker) = (job(), Worker::default());
+    let (chunks, held) = begin(&late, &mut late_worker);
+    late.copy_range(&chunks[1], &mut late_worker);
+    drop(held);
+    let source = folder.path().join("source/large");
+    fs::write(&source, vec![b'x'; 41_000]).unwrap();
+    fs::File::options().write(true).open(&source).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    let (copy, mut worker) = (job(), Worker::default());
+    let (anew, held) = begin(&copy, &mut worker);
+    assert_eq!(anew.len(), 11);
+    chunks[2..].iter().for_each(|chunk| late.copy_range(chunk, &mut late_worker));
+    drop(held);
+    copy.end_ranges(b"large", &mut worker);
+    assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
+    assert!(fs::read(folder.path().join("target/large")).unwrap() == vec![b'x'; 41_000]);
+}
+
+#[test]
+fn files_with_names_outside_of_the_source_keep_nothing_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    for number in 0..FOLDERS {
+        let inside = source.join(format!("{number}"));
+        fs::create_dir_all(&inside).unwrap();
+        fs::create_dir_all(target.join(format!("{number}"))).unwrap();
+        fs::write(inside.join("file"), "").unwrap();
+        fs::hard_link(inside.join("file"), folder.path().join(format!("{number}"))).unwrap();
+    }
+    let copy = Copy::new(&source, &target, options(false)).unwrap().together();
+    let mut worker = Worker::default();
+    for number in 0..FOLDERS {
+        assert_eq!(copy.copy_entry(format!("{number}/file").as_bytes(), false, &mut worker), None);
+    }
+    assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
+    assert_eq!(copy.counters().copied.load(Ordering::Relaxed), FOLDERS as u64);
+    let place = folder.path().canonicalize().unwrap();
+    let opened = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let below = opened.filter(|entry| fs::read_link(entry.path()).is_ok_and(|path| path.starts_with(&place)));
+    let below = below.count();
+    assert!(below < FOLDERS / 4, "{below} are open");
+}
+
 #[test]
 fn a_mirror_of_two_processes_removes_nothing_for_a_source_that_was_replaced() {
     let folder = tempfile::tempdir().unwrap();
@@ -237,6 +334,7 @@ fn a_mirror_of_two_processes_removes_nothing_for_a_source_that_was_replaced() {
     // As if its file system had been unmounted before the second walk.
     fs::rename(&source, folder.path().join("elsewhere")).unwrap();
     fs::create_dir(&source).unwrap();
+    copies[0].finish_root().unwrap();
     together::<Arc<Destination>>(|process, begun| {
         let done = copies[process].finish_part(process == 0, |walk, visitors| {
             begun(walk.queue());
@@ -246,6 +344,55 @@ fn a_mirror_of_two_processes_removes_nothing_for_a_source_that_was_replaced() {
     });
     assert!(sum(&copies, |copy| copy.failures().count()) > 0);
     assert_eq!(fs::read_dir(&target).unwrap().count(), FOLDERS + 1);
+}
+
+#[test]
+fn a_mirror_that_is_in_its_source_is_not_mirrored() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, outside) = (folder.path().join("source"), folder.path().join("outside"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), "").unwrap();
+    fs::create_dir_all(outside.join("target/outside/target")).unwrap();
+    fs::write(outside.join("target/outside/target/kept"), "").unwrap();
+    let copy = Copy::new(&source, &outside.join("target"), options(true)).unwrap().together();
+    // As behind a mount, which hides that it is there.
+    fs::rename(&outside, source.join("outside")).unwrap();
+    let leave = |left: LeftOver| assert!(left.path.is_empty(), "{left:?} was left for later");
+    let copied = copy.copy_part(true, &leave, |walk, visitors| {
+        walk.run(visitors);
+    });
+    copied.unwrap();
+    copy.finish_root().unwrap();
+    let finished = copy.finish_part(true, |walk, visitors| {
+        walk.run(visitors);
+    });
+    finished.unwrap();
+    let failures = copy.failures().first();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].reason().contains("destination of this copy"), "{failures:?}");
+    assert!(source.join("outside/target/outside/target/kept").exists());
+}
+
+#[test]
+fn a_directory_that_was_renamed_when_another_process_has_begun_it_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(source.join("old")).unwrap();
+    fs::write(source.join("old/file"), "").unwrap();
+    let inode = fs::metadata(source.join("old")).unwrap().ino();
+    let copy = Copy::new(&source, &target, options(false)).unwrap().together();
+    let _lock = copy.begin_together().unwrap();
+    fs::rename(source.join("old"), source.join("new")).unwrap();
+    let leave = |left: LeftOver| assert!(left.path.is_empty(), "{left:?} was left for later");
+    let copied = copy.copy_part(false, &leave, |walk, visitors| {
+        walk.queue().put(vec![Unit { path: b"old".to_vec(), inodes: vec![inode], ..Unit::default() }]);
+        walk.run(visitors);
+    });
+    copied.unwrap();
+    let failures = copy.failures().first();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].reason().contains("renamed") && failures[0].path().ends_with("new"), "{failures:?}");
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
 }
 
 #[test]

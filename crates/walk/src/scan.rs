@@ -217,7 +217,7 @@ impl<V: Visitor> Scanner<'_, V> {
                 opened
             }
         };
-        self.enter_opened(parent, name, (root, inode), opened)
+        self.enter_opened(parent, name, (root, inode, false), opened)
     }
 
     /// Returns whether a directory must not be opened, because another file system is or would be mounted there: opening
@@ -247,17 +247,18 @@ impl<V: Visitor> Scanner<'_, V> {
         let place = (root, parent.inode(), inode);
         let known = self.queue.moved(place);
         let name = known.as_deref().unwrap_or(name);
+        let found = (root, inode, known.is_some());
         let (opened, here) = match open(name) {
             Ok((descriptor, true)) => {
-                return self.enter_opened(Some(parent), name, (root, inode), Ok(descriptor));
+                return self.enter_opened(Some(parent), name, found, Ok(descriptor));
             }
             Ok((descriptor, false)) => (Ok(descriptor), name),
             Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE)) => (Err(errno), name),
-            Err(errno) => return self.enter_opened(Some(parent), name, (root, inode), Err(errno)),
+            Err(errno) => return self.enter_opened(Some(parent), name, found, Err(errno)),
         };
         match parent.name_of(inode) {
             // On some file systems the number in the listing is not the one that the directory itself gives.
-            Ok(Some(name)) if *name == *here => self.enter_opened(Some(parent), &name, (root, inode), opened),
+            Ok(Some(name)) if *name == *here => self.enter_opened(Some(parent), &name, found, opened),
             Ok(Some(name)) => {
                 let opened = match open(&name) {
                     Ok((descriptor, true)) => Ok(descriptor),
@@ -268,13 +269,13 @@ impl<V: Visitor> Scanner<'_, V> {
                     // Whoever reads the rest of the parent meets it under its new name, and must not visit it again.
                     self.queue.add_moved(place, name.clone());
                 }
-                self.enter_opened(Some(parent), &name, (root, inode), opened)
+                self.enter_opened(Some(parent), &name, (root, inode, true), opened)
             }
             Ok(None) => {
                 let errno = opened.err().unwrap_or(Errno::STALE);
-                self.enter_opened(Some(parent), here, (root, inode), Err(errno))
+                self.enter_opened(Some(parent), here, found, Err(errno))
             }
-            Err(errno) => self.enter_opened(Some(parent), here, (root, inode), Err(errno)),
+            Err(errno) => self.enter_opened(Some(parent), here, found, Err(errno)),
         }
     }
 
@@ -282,7 +283,7 @@ impl<V: Visitor> Scanner<'_, V> {
         &mut self,
         parent: Option<&Node<V>>,
         name: &CStr,
-        place: (u32, u64),
+        place: (u32, u64, bool),
         opened: Result<Arc<Descriptor>, Errno>,
     ) -> Option<Node<V>> {
         let entered = opened.and_then(|descriptor| self.enter(parent, name, place, descriptor));
@@ -299,7 +300,7 @@ impl<V: Visitor> Scanner<'_, V> {
         &mut self,
         parent: Option<&Node<V>>,
         name: &CStr,
-        (root, inode): (u32, u64),
+        (root, inode, renamed): (u32, u64, bool),
         descriptor: Arc<Descriptor>,
     ) -> Result<Option<Node<V>>, Errno> {
         let mut known = None;
@@ -321,6 +322,7 @@ impl<V: Visitor> Scanner<'_, V> {
             name,
             root,
             depth: parent.map_or(0, |parent| parent.depth() + 1),
+            renamed,
         };
         let Some(state) = self.visitor.enter(&opened) else { return Ok(None) };
         let directory =

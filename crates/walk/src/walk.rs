@@ -78,6 +78,8 @@ pub struct Opened<'a, S> {
     pub root: u32,
     /// The number of levels below the root.
     pub depth: u32,
+    /// True if another process, or an earlier run, has listed it under another name.
+    pub renamed: bool,
 }
 
 /// The handler of a walk's entries. Each thread of a walk has its own.

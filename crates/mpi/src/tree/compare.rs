@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use crate::job::JobError;
 use crate::output::Output;
 use crate::progress::Figures;
-use crate::tree::copy::{broken, directories_only, parse_chunk, progress, refused};
+use crate::tree::copy::{broken, directories_only, parse_chunk, progress, refused, see_the_same};
 use crate::tree::range::{self, LeftLater, Sharing};
 use crate::tree::{Common, Faults, Lines, Part, Rank, Totals, put_path};
 use crate::walk::{agree, end, fail, printer};
@@ -72,6 +72,9 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         Ok(comparison) => comparison,
         Err(code) => return Ok(code),
     };
+    if let Err(code) = agree(&rank.network, see_the_same(rank, &comparison)?) {
+        return Ok(code);
+    }
     let errors = match agree(&rank.network, rank.error_file(&args.common)) {
         Ok(errors) => errors,
         Err(code) => return Ok(code),
@@ -95,11 +98,24 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
     let begin = rank.network.is_root();
     let (left, control) = (LeftLater::new(), comparison.control());
     let leave = |later: LeftOver| left.add(later);
+    if begin {
+        // In another thread: what only the destination has there may be more lines than are kept until they are sent.
+        let root = || {
+            lines.begin();
+            let compared = comparison.compare_root((aspects, &report));
+            lines.flush();
+            compared
+        };
+        rank.alongside(&mut output, control, root)?.map_err(broken)?;
+    }
     let ended = comparison.compare_part(begin, (aspects, &report), Some(&leave), |walk, visitors| {
         rank.walk_together((walk, visitors), &options, &mut output, Some(&lines), control)
     });
     let (_, mut large) = left.into_inner()?;
     let mut ended = ended.map_err(broken)??;
+    if rank.any(&mut output, control.is_stopped())? {
+        ended = Shutdown::Stopped;
+    }
     if ended == Shutdown::Finished {
         let sharing = Sharing { options: &options, threads, control };
         let said = (&report as Report<'_>, Some(&lines));
@@ -116,7 +132,14 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
     };
     let code = match rank.gather(part, errors, &mut output)? {
         Some(totals) => match output.failure() {
-            Some(error) => end(Err(CommandError::output(error))),
+            // There was a difference to print.
+            Some(error) => match CommandError::output(error) {
+                CommandError::Unread => 1,
+                error => {
+                    end(Err(error));
+                    TROUBLE
+                }
+            },
             None => conclude(rank, &totals),
         },
         None => 0,

@@ -25,7 +25,7 @@ use std::time::Duration;
 use nacre_quantity::{count, grouped, size};
 use nacre_ranks::{self as algorithm, Shutdown};
 use nacre_tree::Control;
-use nacre_tree::copy::{Copy, Counters, Differing, LeftOver, Options, Plan, StartError, Worker};
+use nacre_tree::copy::{Copy, Counters, Differing, LeftOver, Options, Plan, Sight, StartError, Worker};
 use nacre_walk::filter::Selection;
 use nacre_walk_cli::CommandError;
 use serde_json::{Map, Value};
@@ -222,13 +222,21 @@ pub fn directories_only(copy: Copy) -> Result<Copy, CommandError> {
 }
 
 /// Checks that all ranks see the same directories, as they do in file systems that their nodes share.
-fn see_the_same(rank: &Rank<'_>, copy: &Copy) -> Result<Result<(), CommandError>, JobError> {
-    let seen = copy.inodes();
-    let first: Option<(u64, u64)> = rank.network.same(&seen.as_ref().ok().copied())?;
+///
+/// # Errors
+/// If the network failed.
+pub fn see_the_same(rank: &Rank<'_>, copy: &Copy) -> Result<Result<(), CommandError>, JobError> {
+    let seen = copy.sights();
+    let said = seen.as_ref().ok().map(|sights| sights.map(|sight| (sight.inode, sight.born)));
+    let first: Option<[(u64, Option<(i64, u32)>); 2]> = rank.network.same(&said)?;
+    let first = first.map(|sights| sights.map(|(inode, born)| Sight { inode, born }));
     let number = rank.network.number();
+    let are_others = |seen: &[Sight; 2], first: &[Sight; 2]| {
+        seen.iter().zip(first).any(|(seen, first)| !seen.may_be(first))
+    };
     Ok(match (seen, first) {
         (Err(refusal), _) => Err(refused(refusal)),
-        (Ok(seen), Some(first)) if seen != first => Err(CommandError::Usage(format!(
+        (Ok(seen), Some(first)) if are_others(&seen, &first) => Err(CommandError::Usage(format!(
             "rank {number} sees another source or destination than rank 0: both have to be in file systems that all nodes share"
         ))),
         _ => Ok(()),
@@ -288,12 +296,20 @@ impl Job<'_, '_> {
             return Ok(Shutdown::Stopped);
         }
         let rank = &mut *self.rank;
+        if begin {
+            // A mirror may have much to remove there.
+            rank.alongside(output, copy.control(), || copy.finish_root())?.map_err(broken)?;
+        }
         let ended = copy.finish_part(begin, |walk, visitors| {
             rank.walk_together((walk, visitors), options, output, None, copy.control())
         });
         let ended = ended.map_err(broken)??;
         rank.alongside(output, copy.control(), || copy.sync_part())?;
-        Ok(ended)
+        // A signal that comes at the end may have kept a rank from making its part durable.
+        match self.is_stopped(output)? {
+            true => Ok(Shutdown::Stopped),
+            false => Ok(ended),
+        }
     }
 
     /// Compares everything with its copy, unless something was not copied.
@@ -303,6 +319,9 @@ impl Job<'_, '_> {
         if self.rank.any(output, copy.failures().count() > 0)? {
             return Ok(Shutdown::Finished);
         }
+        if begin {
+            self.rank.alongside(output, copy.control(), || copy.verify_root())?.map_err(broken)?;
+        }
         let left = LeftLater::new();
         let leave = |later: LeftOver| left.add(later);
         let (rank, options) = (&mut *self.rank, self.options);
@@ -311,8 +330,8 @@ impl Job<'_, '_> {
         });
         let ended = ended.map_err(broken)??;
         let (_, mut large) = left.into_inner()?;
-        if ended == Shutdown::Stopped {
-            return Ok(ended);
+        if self.is_stopped(output)? || ended == Shutdown::Stopped {
+            return Ok(Shutdown::Stopped);
         }
         let sharing = Sharing { options, threads: self.threads, control: copy.control() };
         let report = |differing: Differing| copy.differs_from_copy(differing);
@@ -509,11 +528,22 @@ fn dry_run(
             lines.print(&path_line(Some(("action", action)), path, json));
         }
     };
-    let ended = copy.preview_part(rank.network.is_root(), &report, |walk, visitors| {
+    let begin = rank.network.is_root();
+    if begin {
+        let root = || {
+            lines.begin();
+            let previewed = copy.preview_root(&report);
+            lines.flush();
+            previewed
+        };
+        rank.alongside(&mut output, copy.control(), root)?.map_err(broken)?;
+    }
+    let ended = copy.preview_part(begin, &report, |walk, visitors| {
         rank.walk_together((walk, visitors), options, &mut output, Some(&lines), copy.control())
     });
+    let ended = ended.map_err(broken)??;
     let part = Part {
-        interrupted: ended.map_err(broken)?? == Shutdown::Stopped,
+        interrupted: rank.any(&mut output, copy.control().is_stopped())? || ended == Shutdown::Stopped,
         counts: [&planned.copied, &planned.bytes, &planned.adjusted, &planned.removed].map(get).to_vec(),
         failures: Faults::of(copy.failures()),
         ..Part::default()

@@ -164,8 +164,9 @@ pub fn compare(
                 }
             }
         })?;
-        if ended == Shutdown::Stopped {
-            return Ok(ended);
+        // A signal may have come while the files were begun: then nothing was compared here, even if the end of that came first.
+        if ended == Shutdown::Stopped || rank.any(output, sharing.control.is_stopped())? {
+            return Ok(Shutdown::Stopped);
         }
         let (mut found, failed) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = failed {

@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, short)]
     yes: bool,
     /// Count what would be removed, and change nothing
-    #[arg(long, conflicts_with = "yes")]
+    #[arg(long, conflicts_with_all = ["yes", "errors"])]
     dry_run: bool,
     /// With --dry-run: also print every path; with --json, as one object per line before the totals
     #[arg(long, requires = "dry_run")]
@@ -55,6 +55,9 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         Ok(removal) => removal,
         Err(code) => return Ok(code),
     };
+    if let Err(code) = agree(&rank.network, see_the_same(rank, &removal)?) {
+        return Ok(code);
+    }
     if args.dry_run {
         return dry_run(rank, args, &removal, &options);
     }
@@ -115,6 +118,19 @@ fn prepare(args: &Args, threads: NonZeroUsize, selection: Selection) -> Result<R
         true => removal.restricted(Restriction { selection, empty_directories: false }),
         false => removal,
     })
+}
+
+/// Checks that all ranks see the same paths, as they do in file systems that their nodes share.
+fn see_the_same(rank: &Rank<'_>, removal: &Removal) -> Result<Result<(), CommandError>, JobError> {
+    let seen = removal.inodes();
+    let first: Vec<u64> = rank.network.same(&seen)?;
+    if seen == first {
+        return Ok(Ok(()));
+    }
+    let number = rank.network.number();
+    Ok(Err(CommandError::Usage(format!(
+        "rank {number} sees others than rank 0 under these paths: they have to be in file systems that all nodes share"
+    ))))
 }
 
 fn report(rank: &Rank<'_>, totals: &Totals) -> i32 {

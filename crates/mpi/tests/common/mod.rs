@@ -10,6 +10,13 @@ use rustix::process::Pid;
 
 /// Returns the command of a job of `ranks`.
 pub fn job(ranks: usize, arguments: &[&str]) -> Command {
+    let mut command = launcher(ranks);
+    command.arg(env!("CARGO_BIN_EXE_nacre-mpi")).args(arguments);
+    command
+}
+
+/// Returns the command that starts `ranks` processes of the program that is its next argument.
+pub fn launcher(ranks: usize) -> Command {
     let launcher = std::env::var("NACRE_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
     let about = Command::new(&launcher).arg("--version").output().unwrap_or_else(|error| {
         panic!("cannot run {launcher}: {error}; install it with `apt-get install mpich` or `openmpi-bin`, or see `make mpi`")
@@ -21,7 +28,7 @@ pub fn job(ranks: usize, arguments: &[&str]) -> Command {
         // More ranks than processors, and by the administrator, as tests are run.
         command.args(["--oversubscribe", "--allow-run-as-root"]);
     }
-    command.arg("-n").arg(ranks.to_string()).arg(env!("CARGO_BIN_EXE_nacre-mpi")).args(arguments);
+    command.arg("-n").arg(ranks.to_string());
     command.stdin(silence());
     command
 }

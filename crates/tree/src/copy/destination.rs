@@ -218,6 +218,13 @@ impl Destination {
         self.open_existing(&parent, name, false, None)
     }
 
+    /// Opens an existing directory in it; [`Errno::NOENT`] also if it is listed under another name alone, so that it may be
+    /// the copy of that.
+    pub fn find_copy(self: &Arc<Destination>, name: &CStr) -> Result<Arc<Destination>, Errno> {
+        let found = self.find(name)?;
+        if self.is_folded(name)? { Err(Errno::NOENT) } else { Ok(found) }
+    }
+
     fn open_existing(
         self: &Arc<Destination>,
         parent: &Open,
@@ -460,9 +467,11 @@ impl Destination {
     }
 
     /// Returns whether the entry that is found under a name may be the copy of another one that another process has made:
-    /// the directory ignores case, and has an entry of the name, but none that is listed so.
+    /// the directory ignores case, and has an entry of the name, but none that is listed so. In the directory that the copy
+    /// is made in there is one name only.
     fn is_folded(&self, name: &CStr) -> Result<bool, Errno> {
-        Ok(self.together && self.ignores_case(name) == Some(true) && !self.lists(name)?)
+        let folds = self.together && !self.top && self.ignores_case(name) == Some(true);
+        Ok(folds && !self.lists(name)?)
     }
 
     /// Notes that an entry, which has the name `present`, is the copy of a name, or is about to be.

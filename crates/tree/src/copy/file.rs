@@ -603,11 +603,14 @@ impl Item<'_> {
         (name, chunks): (&CStr, &CStr),
     ) -> Result<Begun, CopyError> {
         let shared = self.shared;
-        let record = Record::open(directory.as_fd(), chunks).map_err(|errno| match errno {
-            Errno::WOULDBLOCK => CopyError::Failed(COPY, Cause::Other(BUSY)),
-            errno => failed(WRITE)(errno),
-        })?;
-        let record = Arc::new(record);
+        let open = || {
+            let record = Record::open(directory.as_fd(), chunks).map_err(|errno| match errno {
+                Errno::WOULDBLOCK => CopyError::Failed(COPY, Cause::Other(BUSY)),
+                errno => failed(WRITE)(errno),
+            });
+            record.map(Arc::new)
+        };
+        let mut record = open()?;
         let subject = |target: &OwnedFd| {
             let target = stat_open(target.as_fd()).map_err(failed(WRITE))?;
             Ok(shared.subject(before, identity(&target)))
@@ -628,6 +631,12 @@ impl Item<'_> {
                 }
             }
             return Ok(Begun { target: Arc::new(target), record, finished: Some(finished) });
+        }
+        // A process of a run before, of which its launcher has lost sight, may still add what it has copied to the old file.
+        // Before the new file has its name: whoever finds that one finds the new record, too.
+        if !record.is_empty().map_err(failed(WRITE))? {
+            remove(directory, chunks);
+            record = open()?;
         }
         let target = create(directory, name).map_err(failed(WRITE))?;
         if shared.pair(source.as_fd(), target.as_fd(), false).share() {

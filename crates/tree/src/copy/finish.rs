@@ -2,10 +2,11 @@
 //!
 //! A directory that several processes have worked on cannot be ended by the one that leaves it last, which is not known. So
 //! all of them walk the source once more, and end each directory where it is met, which happens once. Then nothing in it is
-//! made any more, so that the order does not matter, and nothing has to be remembered from the first walk.
+//! made any more, so that the order does not matter, and nothing has to be remembered from the first walk. The root, which is
+//! met in no directory, is ended before by one of them.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,13 +14,14 @@ use nacre_walk::WalkError;
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Verdict, Visitor};
+use rustix::fs::{CWD, Statx};
 use rustix::io::Errno;
 
 use crate::copy::Shared;
 use crate::copy::data::open_for_reading;
 use crate::copy::destination::Destination;
 use crate::copy::file::stat_open;
-use crate::copy::visitor::{Ending, passed};
+use crate::copy::visitor::{Ending, is_reported, passed};
 use crate::error::EntryError;
 use crate::root::{Root, identity_of};
 
@@ -50,54 +52,89 @@ impl<'a> Finisher<'a> {
         false
     }
 
-    /// Ends a directory of the source.
+    /// Returns whether a directory of the source is the copy itself, which the copy has refused.
+    fn is_copy(&self, opened: Result<Identity, Errno>) -> bool {
+        let root = *self.shared.root.lock();
+        root.is_some_and(|root| opened == Ok(root))
+    }
+
+    /// Ends the root of the source, by its path.
+    pub(crate) fn end_root(&self, source: &CStr) {
+        let path = || source.to_bytes().to_vec();
+        let opened =
+            open_for_reading(CWD, source).and_then(|opened| Ok((stat_open(opened.as_fd())?, opened)));
+        match opened {
+            Ok((stat, opened)) => {
+                let is_source = self.is_source(Ok(directory::identity(&stat)), source);
+                if is_source && Metadata(stat).kind() == FileKind::Directory {
+                    let place = (self.top, self.destination.name());
+                    self.end_opened((opened.as_fd(), &stat), place, &path, &Vec::<u8>::new);
+                }
+            }
+            Err(errno) => self.shared.failures.add(EntryError::new(path(), END, errno)),
+        }
+    }
+
+    /// Ends a directory of the source where it is met in its parent.
     fn end(&self, entry: &Entry<'_, Arc<Destination>>) {
+        let Some(parent) = entry.directory else { return };
         let path = || {
             let mut path = Vec::new();
             entry.write_path(&mut path);
             path
         };
         let failed = |errno: Errno| self.shared.failures.add(EntryError::new(path(), END, errno));
-        let (parent, name) = match entry.directory {
-            Some(directory) => (directory.state(), entry.name),
-            None => (self.top, self.destination.name()),
-        };
-        // What cannot be opened, the walk reports, and what is mounted there is no part of the copy.
-        let crosses = self.shared.options.cross_mounts || entry.directory.is_none();
+        // What is mounted there is no part of the copy.
+        let crosses = self.shared.options.cross_mounts;
         if !crosses
             && directory::stat(entry.parent(), entry.name).is_ok_and(|stat| Metadata(stat).is_mount_point())
         {
             return;
         }
-        let Ok(source) = open_for_reading(entry.parent(), entry.name) else { return };
+        let source = match open_for_reading(entry.parent(), entry.name) {
+            Ok(source) => source,
+            Err(errno) if is_reported(errno) => return,
+            Err(errno) => return failed(errno),
+        };
         let stat = match stat_open(source.as_fd()) {
             Ok(stat) => stat,
             Err(errno) => return failed(errno),
         };
-        if Metadata(stat).kind() != FileKind::Directory
-            || !crosses && directory::is_mounted(&stat, entry.parent(), source.as_fd()) != Ok(false)
-        {
+        if Metadata(stat).kind() != FileKind::Directory {
             return;
         }
-        if entry.directory.is_none() && !self.is_source(Ok(directory::identity(&stat)), entry.name) {
+        if !crosses {
+            match directory::is_mounted(&stat, entry.parent(), source.as_fd()) {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(errno) => return failed(errno),
+            }
+        }
+        let below = || entry.path_below_root().into_os_string().into_encoded_bytes();
+        self.end_opened((source.as_fd(), &stat), (parent.state(), entry.name), &path, &below);
+    }
+
+    /// Ends a directory of the source that is open; its copy has a name in `parent`.
+    fn end_opened(
+        &self,
+        (source, stat): (BorrowedFd<'_>, &Statx),
+        (parent, name): (&Arc<Destination>, &CStr),
+        path: &dyn Fn() -> Vec<u8>,
+        below: &dyn Fn() -> Vec<u8>,
+    ) {
+        let identity = directory::identity(stat);
+        if self.is_copy(Ok(identity)) {
             return;
         }
-        match parent.find(name) {
+        match parent.find_copy(name) {
             // The copy has refused it.
-            Ok(destination) if destination.identity() == directory::identity(&stat) => {}
+            Ok(destination) if destination.identity() == identity => {}
             Ok(destination) => {
-                let ending = Ending {
-                    shared: self.shared,
-                    root: self.destination,
-                    source: source.as_fd(),
-                    destination: &destination,
-                    path: &path,
-                    below: &|| entry.path_below_root().into_os_string().into_encoded_bytes(),
-                };
-                ending.end();
+                let (shared, root, destination) = (self.shared, self.destination, &*destination);
+                Ending { shared, root, source, destination, path, below }.end();
             }
             Err(errno) if is_left_out(errno) => {}
-            Err(errno) => failed(errno),
+            Err(errno) => self.shared.failures.add(EntryError::new(path(), END, errno)),
         }
     }
 }
@@ -114,13 +151,20 @@ impl Visitor for Finisher<'_> {
         if self.shared.control.is_stopped() {
             return None;
         }
+        let identity = identity_of(opened.descriptor);
         let (parent, name) = match opened.directory {
+            _ if self.is_copy(identity) => return None,
             Some(parent) => (parent.state(), opened.name),
-            None if !self.is_source(identity_of(opened.descriptor), opened.name) => return None,
+            None if !self.is_source(identity, opened.name) => return None,
             None => (self.top, self.destination.name()),
         };
-        match parent.find(name) {
-            Ok(found) => Some(found),
+        match parent.find_copy(name) {
+            Ok(found) => {
+                if opened.directory.is_none() {
+                    *self.shared.root.lock() = Some(found.identity());
+                }
+                Some(found)
+            }
             Err(errno) => {
                 if !is_left_out(errno) {
                     let path = match opened.directory {

@@ -15,7 +15,7 @@ pub enum Task {
     /// Copy them, and record those that are finished.
     Copy {
         record: Arc<Record>,
-        /// Make each chunk durable before it is recorded.
+        /// Make each chunk durable before it is recorded. The first chunk is not recorded then (see `record`).
         durable: bool,
     },
     /// Compare them.
@@ -133,7 +133,9 @@ impl Job {
                     rustix::fs::fdatasync(&*self.target)?;
                 }
                 // What is larger than 2^32 chunks is copied, but not gone on with.
-                if let Ok(chunk) = u32::try_from(chunk) {
+                if let Ok(chunk) = u32::try_from(chunk)
+                    && (chunk > 0 || !*durable)
+                {
                     record.add(chunk)?;
                 }
                 Ok(())

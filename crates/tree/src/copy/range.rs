@@ -134,17 +134,28 @@ impl Copy {
     /// Opens the directories that an entry and its copy are in, one name after the other, and never through a link.
     fn find_place<'a>(&self, place: &'a mut Option<Place>, within: &[u8]) -> Result<&'a Place, Errno> {
         if place.as_ref().is_none_or(|place| place.path != within) {
-            *place = None;
+            if let Some(left) = place.take() {
+                // Files whose names are not all met yet refer to it.
+                left.destination.close();
+            }
             *place = Some(self.open_place_of(within)?);
         }
         place.as_ref().ok_or(Errno::NOENT)
     }
 
+    /// Returns the directory that the copy is made in: one for all threads, so that what they have open is counted together.
+    fn top_of_entries(&self) -> Result<&Arc<Destination>, Errno> {
+        if let Some(top) = self.top_of_entries.get() {
+            return Ok(top);
+        }
+        let top = self.top().map_err(|_| Errno::NOENT)?;
+        Ok(self.top_of_entries.get_or_init(|| top))
+    }
+
     fn open_place_of(&self, within: &[u8]) -> Result<Place, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut source = retry_on_intr(|| rustix::fs::openat(CWD, &self.source_path, flags, Mode::empty()))?;
-        let top = self.top().map_err(|_| Errno::NOENT)?;
-        let mut destination = top.find(self.destination.name())?;
+        let mut destination = self.top_of_entries()?.find(self.destination.name())?;
         for name in within.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             let name = CString::new(name).map_err(|_| Errno::INVAL)?;
             let next = retry_on_intr(|| rustix::fs::openat(&source, &*name, flags, Mode::empty()))?;
@@ -376,7 +387,10 @@ fn note(shared: &Shared, file: &OpenFile, range: &Unit) -> Result<(), Errno> {
         rustix::fs::fdatasync(&file.target)?;
     }
     let chunk = u32::try_from(range.position.unwrap_or(0)).map_err(|_| Errno::OVERFLOW)?;
-    file.record.as_ref().map_or(Ok(()), |record| record.add(chunk))
+    match &file.record {
+        Some(record) if chunk > 0 || !shared.keeps_chunks() => record.add(chunk),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

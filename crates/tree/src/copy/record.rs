@@ -4,7 +4,8 @@
 //! each. The head identifies the source and its state, the size of the chunks, the file that is written, and the boot
 //! of the machine (unless chunks were made durable one by one): data that was only in memory when a machine went down
 //! may be missing from the copy although its number was written. The heads of records that several processes write
-//! together have zeros for devices, which each machine numbers on its own.
+//! together have zeros for devices, which each machine numbers on its own. Where the boot is zeros, a part of the record
+//! that was lost with a machine reads as the number of the first chunk: that chunk is copied by every run, and not recorded.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -106,6 +107,11 @@ impl Record {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))?;
         if is_own(file.as_fd()) { Ok(Record { file }) } else { Err(Errno::PERM) }
+    }
+
+    /// Returns whether nothing was written to it yet.
+    pub fn is_empty(&self) -> Result<bool, Errno> {
+        Ok(rustix::fs::fstat(&self.file)?.st_size == 0)
     }
 
     /// Returns the finished chunks, if the record is of this subject.

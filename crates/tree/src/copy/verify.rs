@@ -1,8 +1,8 @@
 //! The visitor that compares a source with its copy, or any two trees.
 //!
 //! A directory is compared when it is left. Where several processes compare, it may be left by several: then it is compared
-//! where it is met in its parent, which happens once, and entering it is silent. The contents of large files are left for
-//! later then.
+//! where it is met in its parent, which happens once, and entering it is silent; the roots are compared before, by one of the
+//! processes. The contents of large files are left for later then.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use nacre_walk::WalkError;
 use nacre_walk::directory;
 use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Verdict, Visitor};
-use rustix::fs::Statx;
+use rustix::fs::{CWD, Statx};
 use rustix::io::Errno;
 
 use crate::copy::Shared;
@@ -23,7 +23,7 @@ use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::{Later, stat_open};
 use crate::copy::range::{LeftOver, Leftovers};
-use crate::copy::visitor::{FOLDS, SPARE, left_out, passed};
+use crate::copy::visitor::{FOLDS, SPARE, is_reported, left_out, passed};
 use crate::error::EntryError;
 use crate::root::Root;
 
@@ -175,6 +175,27 @@ impl<'a> Verifier<'a> {
         let (source, destination) = (self.source, self.destination);
         let names = (source.name(), destination.name());
         self.compare(source.parent(), kind, self.top, names, buffer, Vec::new);
+    }
+
+    /// Compares the roots of two trees, which are directories, as far as it is no matter of their entries.
+    pub(crate) fn compare_root(&self, source: &CStr) {
+        let found = match find_counterpart(Some(self.top), self.destination.name()) {
+            Ok(found) => found,
+            Err(difference) => {
+                return (self.report)(Differing {
+                    path: Vec::new(),
+                    kind: FileKind::Directory,
+                    size: 0,
+                    difference,
+                });
+            }
+        };
+        let compared: Result<(), Outcome> = match open_for_reading(CWD, source) {
+            Ok(source) => self.compare_directory(source.as_fd(), &found, &Vec::<u8>::new),
+            Err(errno) if is_reported(errno) => return,
+            Err(errno) => Err(errno.into()),
+        };
+        self.conclude(compared, FileKind::Directory, Vec::new);
     }
 
     /// Compares one entry, which is not a directory, with its counterpart.
@@ -343,35 +364,37 @@ impl<'a> Verifier<'a> {
         if same { Ok(()) } else { Err(Difference::Extended.into()) }
     }
 
-    /// Compares a directory of the source where it is met, and returns whether to enter it.
-    fn compare_where_met(&self, entry: &Entry<'_, Counterpart>) -> Verdict {
-        let (parent, name) = match entry.directory {
-            Some(directory) => (directory.state().as_ref(), entry.name),
-            None => (Some(self.top), self.destination.name()),
-        };
-        let path = || entry.directory.map_or_else(Vec::new, |parent| below(parent, entry.name));
+    /// Compares a directory of the source where it is met in `parent`, and returns whether to enter it.
+    fn compare_where_met(&self, entry: &Entry<'_, Counterpart>, parent: &Directory<Counterpart>) -> Verdict {
+        let path = || below(parent, entry.name);
         // What is mounted there is no matter of the comparison, unless the walk goes on in it.
-        let crosses = self.shared.options.cross_mounts || entry.directory.is_none();
+        let crosses = self.shared.options.cross_mounts;
         let is_mount_point = |stat: &Statx| !crosses && Metadata(*stat).is_mount_point();
         if directory::stat(entry.parent(), entry.name).is_ok_and(|stat| is_mount_point(&stat)) {
             return Verdict::Descend;
         }
-        let found = match find_counterpart(parent, name) {
+        let found = match find_counterpart(parent.state().as_ref(), entry.name) {
             Ok(found) => found,
             Err(difference) => {
                 (self.report)(Differing { path: path(), kind: FileKind::Directory, size: 0, difference });
                 return if self.aspects.below_missing { Verdict::Descend } else { Verdict::Pass };
             }
         };
-        // What cannot be opened, the walk reports.
-        if let Ok(source) = open_for_reading(entry.parent(), entry.name)
-            && let Ok(stat) = stat_open(source.as_fd())
-            && Metadata(stat).kind() == FileKind::Directory
-            && (crosses || directory::is_mounted(&stat, entry.parent(), source.as_fd()) == Ok(false))
-        {
-            let compared = self.compare_directory(source.as_fd(), &found, &path);
-            self.conclude(compared, FileKind::Directory, path);
-        }
+        let is_compared = |source: BorrowedFd<'_>| -> Result<bool, Errno> {
+            let stat = stat_open(source)?;
+            Ok(Metadata(stat).kind() == FileKind::Directory
+                && (crosses || !directory::is_mounted(&stat, entry.parent(), source)?))
+        };
+        let compared: Result<(), Outcome> = match open_for_reading(entry.parent(), entry.name) {
+            Ok(source) => match is_compared(source.as_fd()) {
+                Ok(true) => self.compare_directory(source.as_fd(), &found, &path),
+                Ok(false) => return Verdict::Descend,
+                Err(errno) => Err(errno.into()),
+            },
+            Err(errno) if is_reported(errno) => return Verdict::Descend,
+            Err(errno) => Err(errno.into()),
+        };
+        self.conclude(compared, FileKind::Directory, path);
         Verdict::Descend
     }
 }
@@ -453,11 +476,13 @@ impl Visitor for Verifier<'_> {
             return Verdict::Pass;
         }
         if let Some(verdict) = passed(self.shared, entry) {
-            return match verdict {
-                Verdict::Descend if self.shared.together && entry.kind == FileKind::Directory => {
-                    self.compare_where_met(entry)
+            return match (verdict, entry.directory) {
+                (Verdict::Descend, Some(parent))
+                    if self.shared.together && entry.kind == FileKind::Directory =>
+                {
+                    self.compare_where_met(entry, parent)
                 }
-                verdict => verdict,
+                (verdict, _) => verdict,
             };
         }
         let Some(directory) = entry.directory else { return Verdict::Descend };

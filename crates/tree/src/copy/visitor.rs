@@ -136,6 +136,12 @@ impl Ending<'_> {
     }
 }
 
+/// Returns whether a directory that cannot be opened for this reason is reported by the walk, which opens it afterwards. Other
+/// reasons, such as too many open files, may be over by then.
+pub fn is_reported(errno: Errno) -> bool {
+    matches!(errno, Errno::ACCESS | Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}
+
 /// Counts the result of an entry.
 pub fn account(
     shared: &Shared,
@@ -219,6 +225,11 @@ impl Visitor for Copier<'_> {
             Some(parent) => [&parent.path_bytes(), &b"/"[..], opened.name.to_bytes()].concat(),
             None => opened.name.to_bytes().to_vec(),
         };
+        if opened.renamed {
+            let cause = "it was renamed while it was copied, a part of it perhaps under its old name";
+            self.shared.failures.add(EntryError::new(path(), MAKE, cause));
+            return None;
+        }
         // Before anything in it is read: that may change when it was accessed.
         let stat = match file::stat_open(opened.descriptor) {
             Ok(stat) => stat,
