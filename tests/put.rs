@@ -322,7 +322,7 @@ fn a_put_that_is_interrupted_while_its_server_is_away_does_not_wait_for_it() {
     kill_process(Pid::from_raw(put.id() as i32).unwrap(), Signal::INT).unwrap();
     let (code, stderr) = ended(put);
     rest.join().unwrap();
-    assert!(code == 1 && stderr.contains("the command was interrupted"), "{code}: {stderr}");
+    assert!(code == 130 && stderr.contains("the command was interrupted"), "{code}: {stderr}");
     drop(absent);
     let server = Server::listen(&address, &store, &[]);
     assert_eq!(read(&server.uri, "a"), Some((1, 4096)));

@@ -394,7 +394,7 @@ fn a_put_that_is_interrupted_while_its_server_is_away_does_not_wait_for_it() {
         kill_process(Pid::from_raw(put.id() as i32).unwrap(), Signal::INT).unwrap();
         let (code, stderr) = ended(put);
         drop(stdin);
-        assert_eq!(code, 1, "{stderr}");
+        assert_eq!(code, 130, "{stderr}");
         assert!(stderr.contains("was interrupted") && stderr.contains("nacre fs check --mend"), "{stderr}");
         server = Server::listen(&address, &store, &[]);
         assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "");

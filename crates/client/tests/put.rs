@@ -205,6 +205,24 @@ fn an_object_that_came_to_be_with_a_put_that_failed_goes_with_it() {
             let version = object.stat().await.unwrap().version;
             let remove = Transaction::new().guard(Guard::Version { version }).change(WriteOp::Remove);
             engine.apply(object.id(), remove).await.unwrap();
+            // Also where the stage was written to afterwards, and whether its writer gives up, is dropped or dies.
+            for end in 0..3 {
+                let mut stage = Stage::claim(&engine, object.id()).await.unwrap();
+                engine.apply(object.id(), Transaction::new().change(change.clone())).await.unwrap();
+                let wrote = stage.write(64, "more".into()).await;
+                stage.wrote(wrote).unwrap();
+                match end {
+                    0 => stage.abandon().await,
+                    1 => drop(stage),
+                    _ => std::mem::forget(stage),
+                }
+                object.remove_staged(Duration::ZERO).await.unwrap();
+                // Of whoever dies nobody knows which changes were its own, so an empty object may go.
+                let stays = end < 2 || change != WriteOp::Create;
+                assert_eq!(object.stat().await.unwrap().exists, stays, "{change:?}, {end}");
+                assert_eq!(all_forks(&object).await, []);
+                engine.apply(object.id(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
+            }
         }
     });
 }

@@ -54,7 +54,7 @@ pub struct Staged {
     pub idle: Option<Duration>,
     /// The version of its stamp.
     version: u64,
-    /// The version of the object, if it was created with this stage and nothing else of it was written since.
+    /// The version of the object, if it was created with this stage and holds nothing else.
     alone: Option<u64>,
 }
 
@@ -68,10 +68,12 @@ pub async fn staged(store: &dyn ObjectStore, object: &ObjectId) -> Result<Vec<St
     for (fork, bytes) in names(store, object, STAGED).await? {
         let range = ByteRange::new(0, STAMP_BYTES as u64);
         let whole = ReadOp::Extents { fork: fork.clone(), range: ByteRange::ALL };
-        let read = Transaction::new().read_range(fork.clone(), range).read(whole);
+        let read = Transaction::new().read_range(fork.clone(), range).read(whole).read(ReadOp::Stat);
         let Outcome::Done(done) = store.apply(object, read).await? else { continue };
-        let [Answer::Range(read), Answer::Range(whole)] = &done.answers[..] else { continue };
-        let alone = has_created(&read.data) && whole.version == done.version;
+        let [Answer::Range(read), Answer::Range(whole), Answer::Stat(stat)] = &done.answers[..] else { continue };
+        // That the stage was written last says nothing of what others wrote before.
+        let bare = (stat.forks, stat.keys, stat.attributes) == (1, 0, 0);
+        let alone = has_created(&read.data) && bare && whole.version == done.version;
         let alone = alone.then_some(done.version);
         found.push(Staged { fork, bytes, idle: idle(&read.data), version: read.version, alone });
     }
@@ -151,6 +153,9 @@ pub struct Stage<'a> {
     token: u64,
     /// True if the object was created with this stage.
     created: bool,
+    /// The version that the claim gave the object, and the number of changes that this stage has made to it since.
+    claimed: u64,
+    changes: u64,
     /// The version of the stamp.
     stamp: u64,
     /// The greatest version that a write of this stage got.
@@ -200,6 +205,8 @@ impl<'a> Stage<'a> {
                         fork,
                         token,
                         created,
+                        claimed: version,
+                        changes: 0,
                         stamp: version,
                         newest: version,
                         refreshed,
@@ -240,6 +247,7 @@ impl<'a> Stage<'a> {
         match reply {
             Ok(Outcome::Done(done)) => {
                 self.newest = self.newest.max(done.version);
+                self.changes += 1;
                 Ok(done.version)
             }
             Ok(Outcome::Refused(_)) => Err(taken_away()),
@@ -305,13 +313,19 @@ impl<'a> Stage<'a> {
     /// written to it. For that, all writes must have been noted.
     pub async fn abandon(mut self) {
         self.over = true;
-        if self.created
+        if self.is_alone()
             && let Ok(Outcome::Done(_)) = self.store.apply(self.object, undoing(self.newest)).await
         {
             return;
         }
         // What cannot be removed now is found later: by its age, or by a person.
         let _ = self.store.apply(self.object, removal(&self.fork, self.newest)).await;
+    }
+
+    /// Returns whether the object was created with this stage and nobody else has changed it until this stage's last change: every
+    /// change raises the version by one.
+    fn is_alone(&self) -> bool {
+        self.created && self.newest - self.claimed == self.changes
     }
 
     fn guarded(&self) -> Transaction {
@@ -323,7 +337,7 @@ impl<'a> Stage<'a> {
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         if !self.over {
-            if self.created {
+            if self.is_alone() {
                 drop(self.store.apply(self.object, undoing(self.newest)));
             }
             drop(self.store.apply(self.object, removal(&self.fork, self.newest)));
