@@ -228,7 +228,7 @@ pub fn directories_only(copy: Copy) -> Result<Copy, CommandError> {
 pub fn see_the_same(rank: &Rank<'_>, copy: &Copy) -> Result<Result<(), CommandError>, JobError> {
     let seen = copy.sights();
     let said = seen.as_ref().ok().map(|sights| sights.map(|sight| (sight.inode, sight.born)));
-    let first: Option<[(u64, Option<(i64, u32)>); 2]> = rank.network.same(&said)?;
+    let first = rank.network.same(&said)?;
     let first = first.map(|sights| sights.map(|(inode, born)| Sight { inode, born }));
     let number = rank.network.number();
     let are_others = |seen: &[Sight; 2], first: &[Sight; 2]| {
