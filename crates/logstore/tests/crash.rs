@@ -2,8 +2,8 @@
 //! write-back that counts as done, a full disk. After each of them the store opens, and holds a prefix of the history with
 //! everything that was acknowledged; and what it holds then, it holds after a power cut too.
 //!
-//! A failure names its seed; `NACRE_SEED=n cargo test -p nacre-logstore --test crash` runs that one again. `NACRE_HISTORIES=n`
-//! sets how many are run.
+//! A failure names its seed; `NACRE_SEED=n cargo test -p nacre-logstore --test crash` runs that one again, and prints it.
+//! `NACRE_HISTORIES=n` sets how many are run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -102,6 +102,14 @@ impl History {
         }
     }
 
+    /// Returns the objects by which a store is compared with a model: those of the transactions, and one that nobody ever
+    /// writes to, which shows the floor. While each of the others exists, is remembered or is not below the floor, none of them
+    /// shows it; but it is there, and those that are removed later do.
+    fn compared(&self) -> Vec<ObjectId> {
+        let never = ObjectId::try_from("never").unwrap();
+        self.generator.objects().iter().cloned().chain([never]).collect()
+    }
+
     /// Returns the number of issued transactions up to the last acknowledged one.
     fn acknowledged(&self) -> usize {
         self.issued.iter().rposition(|issued| issued.acknowledged).map_or(0, |last| last + 1)
@@ -155,6 +163,7 @@ impl History {
             && !object.is_remembered();
         let expected = self.generator.apply(&object, &transaction);
         let number = self.issued.len();
+        trace(|| format!("-- transaction {number}, of {object}: {}", text(&transaction, &expected)));
         let writes = !transaction.writes.is_empty() && matches!(expected, Ok(Outcome::Done(_)));
         let version = match &expected {
             Ok(Outcome::Done(done)) => done.version,
@@ -182,6 +191,7 @@ impl History {
         let before = self.generator.model().floor();
         let floor = store.forget_removed();
         if floor > before {
+            trace(|| format!("-- in place of transaction {}, the floor rises to {floor}", self.issued.len()));
             self.generator.model_mut().raise_floor(floor);
             let object = self.generator.objects()[0].clone();
             self.issued.push(Issued {
@@ -368,8 +378,12 @@ impl History {
         self.issued[..least].iter().for_each(|issued| apply(&mut model, issued));
         let mut differences = Vec::new();
         for end in least..=self.issued.len() {
-            match compare(&store, &model, self.generator.objects()) {
+            match compare(&store, &model, &self.compared()) {
                 Ok(()) => {
+                    let count = self.issued.len();
+                    trace(|| {
+                        format!("-- the store opens with {end} of {count} transactions, {least} promised")
+                    });
                     self.check_tokens(&store, end);
                     let lost = self.issued.split_off(end);
                     let mut generator = generator(self.rng.random(), &mut self.rng);
@@ -408,7 +422,7 @@ fn compare_if_alive(store: &LogStore, disk: &SimDisk, history: &mut History) -> 
     if disk.has_crashed() || store.info().read_only.is_some() {
         return Ok(());
     }
-    compare(store, history.generator.model(), history.generator.objects())
+    compare(store, history.generator.model(), &history.compared())
         .map_err(|failure| format!("while it runs: {failure}"))
 }
 
@@ -469,6 +483,7 @@ fn run(seed: u64) {
             }
         }
     };
+    trace(|| format!("-- {failure:?}, {durability:?}"));
     let mut history = History::new(seed, durability);
     let mut disk = share(SimDisk::new(seed, faults(&mut rng)));
     for _ in 0..rng.random_range(1..4) {
@@ -539,7 +554,7 @@ fn run(seed: u64) {
 
 /// Shares a disk. When a single history is run, the operations on the disk are printed.
 fn share(disk: SimDisk) -> Arc<SimDisk> {
-    if std::env::var("NACRE_SEED").is_ok() {
+    if is_single() {
         eprintln!("-- a disk");
         disk.set_hook(Arc::new(|moment, operation, name| {
             if moment == Moment::Before {
@@ -548,6 +563,28 @@ fn share(disk: SimDisk) -> Arc<SimDisk> {
         }));
     }
     Arc::new(disk)
+}
+
+/// Returns whether a single history is run.
+fn is_single() -> bool {
+    std::env::var("NACRE_SEED").is_ok()
+}
+
+/// Prints a step of a single history.
+fn trace(text: impl FnOnce() -> String) {
+    if is_single() {
+        eprintln!("{}", text());
+    }
+}
+
+/// Returns the parts of a transaction and its outcome, a line each, without most of their bytes.
+fn text(transaction: &Transaction, expected: &Result<Outcome, StoreError>) -> String {
+    let Transaction { guards, reads, writes } = transaction;
+    let guards = guards.iter().map(|guard| format!("if {guard:?}"));
+    let reads = reads.iter().map(|read| format!("read {read:?}"));
+    let writes = writes.iter().map(|write| format!("write {write:?}"));
+    let parts = guards.chain(reads).chain(writes).chain([format!("expected {expected:?}")]);
+    parts.map(|part| format!("\n    {}", part.chars().take(300).collect::<String>())).collect()
 }
 
 fn options_after(history: &mut History) -> Options {
@@ -576,6 +613,37 @@ fn run_all(part: u64, parts: u64) {
 
 /// The number of histories that are run by default.
 const HISTORIES: u64 = 20_000;
+
+#[test]
+fn a_floor_that_no_object_shows_is_found_when_a_store_is_opened() {
+    let mut disk = share(SimDisk::new(1, Faults::default()));
+    let mut history = History::new(0, Durability::Always);
+    let store = LogStore::open_on(Arc::clone(&disk) as _, options_after(&mut history)).unwrap();
+    let [removed, other, another, _] = history.generator.objects() else { panic!("four objects") };
+    let (removed, other, another) = (removed.clone(), other.clone(), another.clone());
+    let change = |history: &mut History, store: &LogStore, object: &ObjectId, write: WriteOp| {
+        history.issue_this(store, object.clone(), Transaction::new().change(write), None, false);
+        store.turn().unwrap();
+        history.collect();
+    };
+    change(&mut history, &store, &other, WriteOp::Create);
+    change(&mut history, &store, &another, WriteOp::Create);
+    for _ in 0..4 {
+        change(&mut history, &store, &removed, WriteOp::Remove);
+    }
+    history.forget(&store);
+    store.turn().unwrap();
+    // Nobody was told of the floor.
+    let least = history.acknowledged();
+    assert!(least < history.issued.len());
+    disk = share(disk.after_kill(Faults::default()));
+    let store = history.recover(&mut disk, least);
+    assert_eq!(history.generator.model().floor(), 4);
+    // An object that is removed below the floor goes on above it.
+    change(&mut history, &store, &other, WriteOp::Remove);
+    change(&mut history, &store, &other, WriteOp::Create);
+    assert_eq!(history.generator.model().state(&other).version(), 5);
+}
 
 #[test]
 fn what_was_acknowledged_survives() {
