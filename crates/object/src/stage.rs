@@ -70,7 +70,9 @@ pub async fn staged(store: &dyn ObjectStore, object: &ObjectId) -> Result<Vec<St
         let whole = ReadOp::Extents { fork: fork.clone(), range: ByteRange::ALL };
         let read = Transaction::new().read_range(fork.clone(), range).read(whole).read(ReadOp::Stat);
         let Outcome::Done(done) = store.apply(object, read).await? else { continue };
-        let [Answer::Range(read), Answer::Range(whole), Answer::Stat(stat)] = &done.answers[..] else { continue };
+        let [Answer::Range(read), Answer::Range(whole), Answer::Stat(stat)] = &done.answers[..] else {
+            continue;
+        };
         // That the stage was written last says nothing of what others wrote before.
         let bare = (stat.forks, stat.keys, stat.attributes) == (1, 0, 0);
         let alone = has_created(&read.data) && bare && whole.version == done.version;
