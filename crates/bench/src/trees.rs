@@ -1,8 +1,9 @@
 //! The study of copies, removals and sweeps of file trees: Nacre compared with the tools that are there anyway.
 //!
-//! Each repetition copies the same tree with every program, copies it once more when there is nothing left to do, compares and
-//! removes the copies, and sweeps the tree with and without a database. Every copy of the first repetition is checked by
-//! `rsync` with checksums. Copies are written back before the next program is measured.
+//! Each repetition copies the same tree with every program, copies it once more when there is nothing left to do, compares the
+//! copies, and sweeps the tree with and without a database. The copies are removed when all repetitions have made theirs: ext4 looks
+//! for a while at every inode that was just freed before it takes another one, which would be most of the time of a copy. Every copy of
+//! the first repetition is checked by `rsync` with checksums. Copies are written back before the next program is measured.
 
 use std::fmt;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -248,6 +249,11 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
             study.repeat(repetition, &steps, report)?;
             report.keep()?;
         }
+        for repetition in 0..repetitions {
+            steps.step(Task::Remove.name(), repetition)?;
+            study.remove(repetition, report)?;
+            report.keep()?;
+        }
         let chain = Chain::make(chain_depth)?;
         for repetition in 0..repetitions {
             steps.step("chain", repetition)?;
@@ -283,8 +289,8 @@ struct Study<'a> {
 
 impl Study<'_> {
     fn repeat(&self, repetition: u32, steps: &Steps, report: &mut Report<Results>) -> Result<(), BenchError> {
-        let Programs { nacre, cp, rm, diff, rsync } = self.programs;
-        let copies = [NACRE, CP, RSYNC].map(|program| (program, self.folder.join(first_word(program))));
+        let Programs { nacre, cp, diff, rsync, .. } = self.programs;
+        let copies = [NACRE, CP, RSYNC].map(|program| (program, self.copy(program, repetition)));
         let command = |program: &Path, words: &[&str], paths: &[&Path]| {
             let mut command = Command::new(program);
             command.args(words).args(paths);
@@ -315,23 +321,6 @@ impl Study<'_> {
         measure(report, Task::Compare, NACRE, &mut command(nacre, &["compare"], &[self.tree, to]))?;
         let words = ["-r", "--no-dereference"];
         measure(report, Task::Compare, DIFF, &mut command(diff, &words, &[self.tree, to]))?;
-        steps.step(Task::Remove.name(), repetition)?;
-        // Each removes now what it copied itself, now what cp did: how a tree lies on the disk is no one's advantage.
-        let (mut by_nacre, mut by_rm) = (&copies[0].1, &copies[1].1);
-        if repetition % 2 == 1 {
-            std::mem::swap(&mut by_nacre, &mut by_rm);
-        }
-        measure(report, Task::Remove, NACRE, &mut command(nacre, &["remove", "--yes"], &[by_nacre]))?;
-        measure(report, Task::Remove, RM, &mut command(rm, &["-rf"], &[by_rm]))?;
-        for (program, copy) in &copies[..2] {
-            if copy.symlink_metadata().is_ok() {
-                return Err(BenchError::Process(format!(
-                    "the copy by {program} is still there after its removal"
-                )));
-            }
-        }
-        let third = &copies[2].1;
-        std::fs::remove_dir_all(third).map_err(BenchError::io(format!("remove {}", Escaped::of(third))))?;
         steps.step(Task::Sweep.name(), repetition)?;
         let index = self.folder.join("index.sqlite");
         measure(report, Task::Sweep, NACRE, &mut command(nacre, &["walk"], &[self.tree]))?;
@@ -339,6 +328,31 @@ impl Study<'_> {
         sweep.arg("--index").arg(&index);
         measure(report, Task::SweepToDatabase, NACRE, &mut sweep)?;
         std::fs::remove_file(&index).map_err(BenchError::io(format!("remove {}", Escaped::of(&index))))
+    }
+
+    /// Removes the copies of a repetition: those by Nacre and by cp are removed by the two programs that are measured, in turns, since how
+    /// a tree lies on the disk is to be no one's advantage.
+    fn remove(&self, repetition: u32, report: &mut Report<Results>) -> Result<(), BenchError> {
+        let Programs { nacre, rm, .. } = self.programs;
+        let (mut by_nacre, mut by_rm) = (self.copy(NACRE, repetition), self.copy(CP, repetition));
+        if repetition % 2 == 1 {
+            std::mem::swap(&mut by_nacre, &mut by_rm);
+        }
+        let mut command = Command::new(nacre);
+        measure(report, Task::Remove, NACRE, command.args(["remove", "--yes"]).arg(&by_nacre))?;
+        measure(report, Task::Remove, RM, Command::new(rm).arg("-rf").arg(&by_rm))?;
+        for copy in [by_nacre, by_rm] {
+            if copy.symlink_metadata().is_ok() {
+                let text = format!("{} is still there after its removal", Escaped::of(&copy));
+                return Err(BenchError::Process(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the place of a program's copy.
+    fn copy(&self, program: &str, repetition: u32) -> PathBuf {
+        self.folder.join(format!("{}-{repetition}", first_word(program)))
     }
 
     /// Has rsync compare a copy with the tree, by checksums.
