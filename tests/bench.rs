@@ -121,6 +121,7 @@ fn copies_and_removals_are_measured_beside_other_programs() {
         "copy: rsync -a",
         "copy-again: nacre",
         "copy-again: rsync -a",
+        "copy-again: rsync -aX",
         "compare: nacre",
         "compare: diff -r",
         "remove: nacre",
@@ -131,7 +132,7 @@ fn copies_and_removals_are_measured_beside_other_programs() {
     ] {
         assert!(measured.iter().any(|found| found == expected), "{expected}: {measured:?}");
     }
-    assert_eq!(report["targets"].as_array().unwrap().len(), 5);
+    assert_eq!(report["targets"].as_array().unwrap().len(), 6);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the trees are removed");
 }
 

@@ -166,6 +166,8 @@ impl report::Results for Results {
         compare("remove ÷ rm -rf, wall", of(Task::Remove, NACRE), of(Task::Remove, RM), wall, 0.45);
         let again = (of(Task::CopyAgain, NACRE), of(Task::CopyAgain, RSYNC));
         compare("nothing to copy ÷ rsync -a, CPU", again.0, again.1, Usage::cpu_ms, 1.0);
+        let with_attributes = of(Task::CopyAgain, RSYNC_ATTRIBUTES);
+        compare("nothing to copy ÷ rsync -aX, CPU", again.0, with_attributes, Usage::cpu_ms, 1.0);
         let sweeps = (of(Task::SweepToDatabase, NACRE), of(Task::Sweep, NACRE));
         compare("sweep to a database ÷ sweep, wall", sweeps.0, sweeps.1, wall, 2.0);
         if let Some(chain) = of(Task::CopyChain, NACRE) {
@@ -207,6 +209,7 @@ impl fmt::Display for Results {
 const NACRE: &str = "nacre";
 const CP: &str = "cp -a";
 const RSYNC: &str = "rsync -a";
+const RSYNC_ATTRIBUTES: &str = "rsync -aX";
 const DIFF: &str = "diff -r";
 const RM: &str = "rm -rf";
 
@@ -316,6 +319,9 @@ impl Study<'_> {
         for (program, to) in turn.iter().filter(|(program, _)| *program != CP) {
             measure(report, Task::CopyAgain, program, &mut copy(program, to))?;
         }
+        // Nacre compares extended attributes, which rsync does on request.
+        let mut with_attributes = command(rsync, &["-aX"], &[&inside(self.tree), &copies[2].1]);
+        measure(report, Task::CopyAgain, RSYNC_ATTRIBUTES, &mut with_attributes)?;
         steps.step(Task::Compare.name(), repetition)?;
         let to = &copies[0].1;
         measure(report, Task::Compare, NACRE, &mut command(nacre, &["compare"], &[self.tree, to]))?;
