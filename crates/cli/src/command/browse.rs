@@ -234,9 +234,9 @@ impl<'a> Browser<'a> {
         Ok(true)
     }
 
-    /// Returns the lines of a screen of this size: the path, the entries, and a line of totals and keys.
+    /// Returns the lines of a screen of this size: the path, the totals, the entries, and the keys.
     fn draw(&mut self, width: usize, height: usize) -> Vec<Line> {
-        self.page = height.saturating_sub(2).max(1);
+        self.page = height.saturating_sub(3).max(1);
         let (page, apparent) = (self.page, self.apparent);
         let path = self.path();
         let level = self.level_mut();
@@ -244,28 +244,30 @@ impl<'a> Browser<'a> {
         level.first = level.first.clamp(level.marked.saturating_sub(page - 1), level.marked);
         let contents = &level.contents;
         let total = if apparent { contents.apparent } else { contents.allocated };
-        let mut lines = vec![Line { text: fit_end(&path, width), marked: false }];
+        let more = match contents.count.saturating_sub(contents.entries.len() as u64) {
+            0 => String::new(),
+            more => format!(" ({} of them not shown)", quantity::grouped(more)),
+        };
+        let totals = format!(
+            "{} {}, {}{more}",
+            quantity::size(total),
+            if apparent { "apparent" } else { "on the device" },
+            nacre_quantity::count(contents.count, "entry", "entries"),
+        );
+        let plain = |text: String| Line { text, marked: false };
+        let mut lines = vec![plain(fit_end(&path, width)), plain(fit(&totals, width))];
         let shown = contents.entries.iter().enumerate().skip(level.first).take(page);
         lines.extend(shown.map(|(number, entry)| {
             let bytes = if apparent { entry.apparent } else { entry.allocated };
             Line { text: fit(&entry_line(entry, bytes, total), width), marked: number == level.marked }
         }));
         if contents.entries.is_empty() {
-            lines.push(Line { text: fit("  (empty)", width), marked: false });
+            lines.push(plain(fit("  (empty)", width)));
         }
-        lines.resize_with((page + 1).max(lines.len()), || Line { text: String::new(), marked: false });
-        let more = match contents.count.saturating_sub(contents.entries.len() as u64) {
-            0 => String::new(),
-            more => format!(" ({} of them not shown)", quantity::grouped(more)),
-        };
-        let text = format!(
-            "{} {}, {}{more}   enter open  left back  s size  n name  a {}  q quit",
-            quantity::size(total),
-            if apparent { "apparent" } else { "on the device" },
-            nacre_quantity::count(contents.count, "entry", "entries"),
-            if apparent { "on the device" } else { "apparent" },
-        );
-        lines.push(Line { text: fit(&text, width), marked: false });
+        lines.resize_with((page + 2).max(lines.len()), || plain(String::new()));
+        let other = if apparent { "on the device" } else { "apparent" };
+        let keys = format!("enter open  left back  s size  n name  a {other}  q quit");
+        lines.push(plain(fit(&keys, width)));
         lines.truncate(height.max(1));
         lines
     }
