@@ -317,8 +317,8 @@ fn conditional_writes_hold_or_say_what_stands_there() {
         server.run(words.split(' ')).code_is_usage("it is not a whole number from 0 on");
     }
     server.run(["watch", "b", "--count", "-1"]).code_is_usage("it must be at least 1");
-    for width in ["-1", "0", "257", "5000000000"] {
-        server.run(["zlog", "create", "l", "--width", width]).code_is_usage(": it must be 1 to 256\n");
+    for width in ["-1", "0", "4097", "5000000000"] {
+        server.run(["zlog", "create", "l", "--width", width]).code_is_usage(": it must be 1 to 4096\n");
     }
     server.run(["zlog", "create", "l", "--unit", "0"]).code_is_usage("it must be 1 to 4096");
     server.run(["fs", "mkdir", "/d", "--width", "-1"]).code_is_usage("it must be 1 to 1024");
