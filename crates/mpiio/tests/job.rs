@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, PipeReader, PipeWriter};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -77,10 +78,21 @@ fn job(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> Comm
     if is_open_mpi() {
         // More ranks than processors, and by the administrator, as tests are run.
         command.args(["--oversubscribe", "--allow-run-as-root"]);
+        command.env("OMPI_MCA_orte_tmpdir_base", session_folder());
     }
     command.arg("-n").arg(ranks.to_string()).arg(program).args(arguments);
     command.stdin(silence()).env_remove("NACRE_STORE");
     command
+}
+
+/// Returns a folder for a job of Open MPI alone: jobs that begin and end at once get in each other's way in a common one.
+fn session_folder() -> PathBuf {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    static JOBS: AtomicUsize = AtomicUsize::new(0);
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().unwrap()).path();
+    let folder = folder.join(JOBS.fetch_add(1, Ordering::Relaxed).to_string());
+    std::fs::create_dir(&folder).unwrap();
+    folder
 }
 
 /// Returns an input that does not end, and in which nothing comes. The launcher of MPICH passes the end of its own input on to the first

@@ -2,35 +2,50 @@
 //! named by `NACRE_MPIRUN` (`mpirun` if it is not set).
 
 use std::io::{PipeReader, PipeWriter};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
+use tempfile::TempDir;
 
-/// Returns the command of a job of `ranks`.
-pub fn job(ranks: usize, arguments: &[&str]) -> Command {
-    let mut command = launcher(ranks);
-    command.arg(env!("CARGO_BIN_EXE_nacre-mpi")).args(arguments);
-    command
+fn launcher() -> String {
+    std::env::var("NACRE_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
 }
 
-/// Returns the command that starts `ranks` processes of the program that is its next argument.
-pub fn launcher(ranks: usize) -> Command {
-    let launcher = std::env::var("NACRE_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
+/// Returns whether the launcher is that of Open MPI.
+pub fn is_open_mpi() -> bool {
+    let launcher = launcher();
     let about = Command::new(&launcher).arg("--version").output().unwrap_or_else(|error| {
         panic!("cannot run {launcher}: {error}; install it with `apt-get install mpich` or `openmpi-bin`, or see `make mpi`")
     });
-    let mut command = Command::new(launcher);
-    if String::from_utf8_lossy(&about.stdout).contains("Open MPI")
-        || String::from_utf8_lossy(&about.stdout).contains("OpenRTE")
-    {
+    let about = String::from_utf8_lossy(&about.stdout).into_owned();
+    about.contains("Open MPI") || about.contains("OpenRTE")
+}
+
+/// Returns the command of a job of `ranks`.
+pub fn job(ranks: usize, arguments: &[&str]) -> Command {
+    let mut command = Command::new(launcher());
+    if is_open_mpi() {
         // More ranks than processors, and by the administrator, as tests are run.
         command.args(["--oversubscribe", "--allow-run-as-root"]);
+        command.env("OMPI_MCA_orte_tmpdir_base", session_folder());
     }
-    command.arg("-n").arg(ranks.to_string());
+    command.arg("-n").arg(ranks.to_string()).arg(env!("CARGO_BIN_EXE_nacre-mpi")).args(arguments);
     command.stdin(silence());
     command
+}
+
+/// Returns a folder for a job of Open MPI alone: jobs that begin and end at once get in each other's way in a common one.
+fn session_folder() -> PathBuf {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    static JOBS: AtomicUsize = AtomicUsize::new(0);
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().unwrap()).path();
+    let folder = folder.join(JOBS.fetch_add(1, Ordering::Relaxed).to_string());
+    std::fs::create_dir(&folder).unwrap();
+    folder
 }
 
 /// Returns an input that does not end, and in which nothing comes. The launcher of MPICH passes the end of its own input
