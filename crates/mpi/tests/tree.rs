@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{is_open_mpi, job, launcher, ranks_with, run, wait};
+use crate::common::{arguments_bytes_max, job, launcher, ranks_with, run, wait};
 
 /// Returns the totals that a job prints, which has to succeed.
 #[track_caller]
@@ -515,8 +515,7 @@ fn ranks_list_many_paths_that_they_would_remove() {
     // Together they are more than is kept of what nobody takes; launchers pass on only so many arguments.
     let inside = folder.path().join("long ".repeat(50));
     std::fs::create_dir(&inside).unwrap();
-    // Open MPI passes all of them on in one variable, which has at most 128 KiB.
-    let count = if is_open_mpi() { 200 } else { 450 };
+    let count = arguments_bytes_max() / 540;
     let paths: Vec<_> =
         (0..count).map(|number| inside.join(format!("{}{number}", "long ".repeat(50)))).collect();
     paths.iter().for_each(|path| std::fs::write(path, "").unwrap());

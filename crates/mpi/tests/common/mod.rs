@@ -11,29 +11,41 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 use tempfile::TempDir;
 
-fn launcher() -> String {
-    std::env::var("NACRE_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
-}
-
-/// Returns whether the launcher is that of Open MPI.
-pub fn is_open_mpi() -> bool {
-    let launcher = launcher();
+/// Returns the program that starts jobs, and whether it is that of Open MPI.
+fn program() -> (String, bool) {
+    let launcher = std::env::var("NACRE_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
     let about = Command::new(&launcher).arg("--version").output().unwrap_or_else(|error| {
         panic!("cannot run {launcher}: {error}; install it with `apt-get install mpich` or `openmpi-bin`, or see `make mpi`")
     });
-    let about = String::from_utf8_lossy(&about.stdout).into_owned();
-    about.contains("Open MPI") || about.contains("OpenRTE")
+    let about = String::from_utf8_lossy(&about.stdout);
+    let is_open_mpi = about.contains("Open MPI") || about.contains("OpenRTE");
+    (launcher, is_open_mpi)
+}
+
+/// Returns the number of bytes of a job's arguments that every launcher passes on. That of Open MPI puts all of them into one
+/// variable, which has at most 128 KiB.
+#[allow(dead_code, reason = "one of the two suites passes many")]
+pub fn arguments_bytes_max() -> usize {
+    if program().1 { 100 << 10 } else { 240 << 10 }
 }
 
 /// Returns the command of a job of `ranks`.
 pub fn job(ranks: usize, arguments: &[&str]) -> Command {
-    let mut command = Command::new(launcher());
-    if is_open_mpi() {
+    let mut command = launcher(ranks);
+    command.arg(env!("CARGO_BIN_EXE_nacre-mpi")).args(arguments);
+    command
+}
+
+/// Returns the command that starts `ranks` processes of the program that is its next argument.
+pub fn launcher(ranks: usize) -> Command {
+    let (launcher, is_open_mpi) = program();
+    let mut command = Command::new(launcher);
+    if is_open_mpi {
         // More ranks than processors, and by the administrator, as tests are run.
         command.args(["--oversubscribe", "--allow-run-as-root"]);
         command.env("OMPI_MCA_orte_tmpdir_base", session_folder());
     }
-    command.arg("-n").arg(ranks.to_string()).arg(env!("CARGO_BIN_EXE_nacre-mpi")).args(arguments);
+    command.arg("-n").arg(ranks.to_string());
     command.stdin(silence());
     command
 }
