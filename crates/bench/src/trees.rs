@@ -252,15 +252,15 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
             study.repeat(repetition, &steps, report)?;
             report.keep()?;
         }
-        for repetition in 0..repetitions {
-            steps.step(Task::Remove.name(), repetition)?;
-            study.remove(repetition, report)?;
-            report.keep()?;
-        }
         let chain = Chain::make(chain_depth)?;
         for repetition in 0..repetitions {
             steps.step("chain", repetition)?;
             study.copy_chain(&chain, report)?;
+        }
+        for repetition in 0..repetitions {
+            steps.step(Task::Remove.name(), repetition)?;
+            study.remove(repetition, report)?;
+            report.keep()?;
         }
         Ok(())
     })
