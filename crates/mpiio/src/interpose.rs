@@ -308,12 +308,25 @@ function! { MPI_File_open PMPI_File_open (
     communicator: MPI_Comm, name: *const c_char, amode: c_int, info: MPI_Info, file: *mut MPI_File
 ) next => {
     let code = next();
-    if code == mpi::success() {
-        // SAFETY: the name ends with a zero, and the file was opened, says MPI.
-        let (name, file) = unsafe { (CStr::from_ptr(name), *file) };
-        table::opened(file, name, Mode::of(amode), communicator);
+    if code != mpi::success() {
+        return code;
     }
-    code
+    // SAFETY: the name ends with a zero, and the file was opened, says MPI.
+    let (name, file) = unsafe { (CStr::from_ptr(name), &mut *file) };
+    let open = table::opened(*file, name, Mode::of(amode), communicator);
+    if !mode::is_initial() {
+        return code;
+    }
+    mode::set("MPI_File_open", *file, &open, true).unwrap_or_else(|failure| {
+        let code = failure.code();
+        failure.said("MPI_File_open");
+        // A program that is told of an error has no file.
+        if let Some(party) = table::closed(*file) {
+            party.leave();
+        }
+        mpi::close(file);
+        code
+    })
 } }
 
 function! { MPI_File_close PMPI_File_close (file: *mut MPI_File) next => {
@@ -356,7 +369,7 @@ function! { MPI_File_get_position PMPI_File_get_position (file: MPI_File, offset
 function! { MPI_File_set_atomicity PMPI_File_set_atomicity (file: MPI_File, flag: c_int) next => {
     // The MPI library's own atomic mode stays off: it would lock everything from the first to the last byte, or do nothing.
     let Some(open) = table::find(file) else { return next() };
-    match mode::set(file, &open, flag != 0) {
+    match mode::set("MPI_File_set_atomicity", file, &open, flag != 0) {
         Ok(code) => code,
         Err(failure) => failure.report(file, "MPI_File_set_atomicity"),
     }

@@ -582,6 +582,14 @@ pub fn add_error(text: &std::ffi::CStr) -> Result<c_int, Code> {
     Ok(if is_kept { code } else { nacre_mpi_err_io })
 }
 
+/// Closes a file. Collective over the processes that opened it.
+pub fn close(file: &mut MPI_File) {
+    type Close = unsafe extern "C" fn(*mut MPI_File) -> c_int;
+    static CLOSE: Next = Next::new(c"PMPI_File_close");
+    // SAFETY: MPI declares the function with this type; the handle is not used again. If MPI does not close the file, it stays.
+    unsafe { CLOSE.find::<Close>().map(|close| close(file)) };
+}
+
 /// Calls the error handler of a file.
 pub fn call_error_handler(file: MPI_File, code: c_int) {
     // SAFETY: the call takes no memory of ours.

@@ -61,16 +61,17 @@ fn key(file: MPI_File) -> usize {
     file as usize
 }
 
-/// Takes in that a file was opened. Collective over the processes of the communicator.
-pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm) {
+/// Takes in that a file was opened, and returns it. Collective over the processes of the communicator.
+pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm) -> Arc<Open> {
     let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
     // What is wrong with a communicator by which a file was opened shows in atomic mode, which is not to be had then.
     let party = Party::of(communicator).ok().flatten();
     let identity = party.is_some_and(|party| party.rank == 0).then(|| identity::of_path(&path));
     let path = std::path::absolute(&path).unwrap_or(path);
-    let open = Open { path, mode, identity, party, atomic: RwLock::new(None) };
+    let open = Arc::new(Open { path, mode, identity, party, atomic: RwLock::new(None) });
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-    files.get_or_insert_default().insert(key(file), Arc::new(open));
+    files.get_or_insert_default().insert(key(file), open.clone());
+    open
 }
 
 /// Takes in that a file is being closed. Returns the processes that opened it.

@@ -51,6 +51,9 @@ pub struct Args {
     /// 10s]
     #[arg(long, value_name = "TIME")]
     lock_lease: Option<Time>,
+    /// Put files in atomic mode as soon as they are open, for libraries that have no call for it, such as PnetCDF and ADIOS
+    #[arg(long)]
+    atomic: bool,
     /// Arguments of mpirun: its flags and the programs to run
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "ARGUMENT")]
     words: Vec<OsString>,
@@ -148,6 +151,9 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     if let Some(key) = &common.key {
         let key = std::path::absolute(key).map_err(Failure::io("find the key"))?;
         words.extend(mpi.variable("NACRE_KEY", key.as_os_str()));
+    }
+    if args.atomic {
+        words.extend(mpi.variable("NACRE_MPIIO_ATOMIC", OsStr::new("1")));
     }
     // A "--" before mpirun's own flags is for this program.
     let theirs = args.words.iter().skip(usize::from(args.words.first().is_some_and(|word| word == "--")));
