@@ -40,6 +40,11 @@ fn library() -> PathBuf {
 
 /// Compiles a program of `programs`, once, and returns it.
 fn program(name: &str) -> PathBuf {
+    program_with(name, &[])
+}
+
+/// Compiles a program with flags that stand behind its name, such as those of libraries.
+fn program_with(name: &str, flags: &[String]) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -51,8 +56,9 @@ fn program(name: &str) -> PathBuf {
             compiler = compiler.replace("mpicc", "mpifort");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-        let compiled =
-            Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
+        let mut command = Command::new(&compiler);
+        command.args(["-O1", "-pthread"]).arg(source).args(flags).arg("-o").arg(&target);
+        let compiled = command.output();
         let compiled = compiled.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
         assert!(
             compiled.status.success(),
@@ -147,6 +153,59 @@ fn programs_in_fortran_are_not_torn_by_any_of_the_three_bindings() {
         let printed = succeed(&[], 4, &program(binding), &[&path(&folder, binding), "10"]);
         assert_eq!(printed.trim(), "torn 0 of 10", "{binding}");
     }
+}
+
+/// Returns the folder in which Debian has libraries for this machine.
+fn libraries() -> String {
+    format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH)
+}
+
+#[test]
+fn parallel_hdf5_writes_datasets_that_are_not_torn() {
+    let mpi = if is_open_mpi() { "openmpi" } else { "mpich" };
+    let paths = [format!("-I/usr/include/hdf5/{mpi}"), format!("-L{}/hdf5/{mpi}", libraries())];
+    let program = program_with("hdf5.c", &[&paths[..], &["-lhdf5".to_owned()]].concat());
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2, 4] {
+        let arguments = [&path(&folder, "file"), "20"];
+        assert_eq!(succeed(&[], ranks, &program, &arguments), "torn 0 of 20\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn pnetcdf_and_adios_have_an_atomic_mode_by_a_flag() {
+    // Debian has them for Open MPI; the archive of ADIOS for MPICH needs a library that is linked to Open MPI.
+    if !is_open_mpi() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pnetcdf = program_with("pnetcdf.c", &["-lpnetcdf".to_owned()]);
+    let all = libraries();
+    let adios = format!(
+        "-L{all}/adios/openmpi -ladios -L{all}/netcdf/mpi -lnetcdf -L{all}/hdf5/openmpi -lhdf5_hl -lhdf5 -lsz -lz -lbz2 \
+         -llz4 -lblosc -lm"
+    );
+    let adios = program_with("adios.c", &adios.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    for ranks in [1, 2, 4] {
+        let arguments = [&path(&folder, "variables"), "20"];
+        let printed = succeed(&["--atomic"], ranks, &pnetcdf, &arguments);
+        assert_eq!(printed, "torn 0 of 20\n", "{ranks} ranks");
+        let file = path(&folder, &format!("array-{ranks}"));
+        assert_eq!(succeed(&["--atomic"], ranks, &adios, &[&file]), "done\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_in_atomic_mode_are_not_opened_if_all_have_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = format!("unix:{}", path(&folder, "nowhere"));
+    let flags = ["--atomic", "--lock-servers", &nowhere];
+    let arguments = [&path(&folder, "file"), "write_at", "1", "8", "8", "16", "1"];
+    let text = describe(&job(&flags, 2, &program("tear.c"), &arguments).output().unwrap());
+    // By one rank, for all.
+    let sentence = "nacre: MPI_File_open on rank 0: cannot reach the server at unix:";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+    assert!(text.contains("open: ") && !text.contains("set_view: "), "{text}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-/* The ranks write the columns of an array by ADIOS, a block each, and read interleaved ones, of blocks of all ranks. ADIOS has no call for the
- * atomic mode: "nacre mpirun --atomic" turns it on.
+/* The ranks write an array by ADIOS, a block of its columns each, and read some of its rows, each of which has pieces of all ranks. ADIOS has no
+ * call for the atomic mode: "nacre mpirun --atomic" turns it on.
  *
  *   adios FILE
  *
@@ -52,7 +52,6 @@ int main(int argc, char **argv) {
     EXPECT(adios_read_init_method(ADIOS_READ_METHOD_BP, MPI_COMM_WORLD, "verbose=1") == 0);
     ADIOS_FILE *stored = adios_read_open_file(argv[1], ADIOS_READ_METHOD_BP, MPI_COMM_WORLD);
     EXPECT(stored != NULL);
-    /* Some rows of all columns. */
     uint64_t start[2] = {(uint64_t)rank * ROWS / size, 0}, count[2] = {0, (uint64_t)COLUMNS * size};
     count[0] = (uint64_t)(rank + 1) * ROWS / size - start[0];
     ADIOS_SELECTION *rows = adios_selection_boundingbox(2, start, count);
