@@ -177,7 +177,8 @@ impl Request<'_> {
         // What has to be copied is copied before others are kept out.
         // SAFETY: as the caller says.
         let outgoing = unsafe { self.outgoing(part) }?;
-        let lock = session::lock(&self.atomic.locks, &part.access.description, self.lock_mode())?;
+        let hints = *hold(&self.atomic.hints);
+        let lock = session::lock(&self.atomic.locks, &part.access.description, self.lock_mode(), hints)?;
         lock.check()?;
         // SAFETY: as the caller says.
         let done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };

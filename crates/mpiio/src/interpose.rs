@@ -13,7 +13,7 @@ use crate::mpi::{
 use crate::next::Next;
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
-use crate::{atomic, mode, request, session};
+use crate::{atomic, hint, mode, request, session};
 
 /// Defines a function under both of its names. In its body, `next!` is the function of the MPI library.
 macro_rules! function {
@@ -314,6 +314,7 @@ function! { MPI_File_open PMPI_File_open (
     // SAFETY: the name ends with a zero, and the file was opened, says MPI.
     let (name, file) = unsafe { (CStr::from_ptr(name), &mut *file) };
     let open = table::opened(*file, name, Mode::of(amode), communicator);
+    hint::take_in("MPI_File_open", &open, info);
     if !mode::is_initial() {
         return code;
     }
@@ -341,13 +342,40 @@ function! { MPI_File_set_view PMPI_File_set_view (
     file: MPI_File, displacement: MPI_Offset, etype: MPI_Datatype, filetype: MPI_Datatype,
     representation: *const c_char, info: MPI_Info
 ) next => {
-    let Some(atomic) = table::atomic(file) else { return next() };
+    let Some(open) = table::find(file) else { return next() };
     let code = next();
-    *hold(&atomic.view) = None;
+    if let Some(atomic) = open.atomic() {
+        *hold(&atomic.view) = None;
+        if code == mpi::success() {
+            *hold(&atomic.pointer) = 0;
+        }
+    }
     if code == mpi::success() {
-        *hold(&atomic.pointer) = 0;
+        hint::take_in("MPI_File_set_view", &open, info);
     }
     code
+} }
+
+function! { MPI_File_set_info PMPI_File_set_info (file: MPI_File, info: MPI_Info) next => {
+    let Some(open) = table::find(file) else { return next() };
+    let code = next();
+    if code == mpi::success() {
+        hint::take_in("MPI_File_set_info", &open, info);
+    }
+    code
+} }
+
+function! { MPI_File_get_info PMPI_File_get_info (file: MPI_File, info: *mut MPI_Info) next => {
+    let Some(open) = table::find(file) else { return next() };
+    let code = next();
+    if code != mpi::success() {
+        return code;
+    }
+    // SAFETY: the pointer is one to an info object, says MPI, which has just been written.
+    match hint::report(&open, unsafe { &mut *info }) {
+        Ok(()) => code,
+        Err(error) => Failure::NotReported(error).report(file, "MPI_File_get_info"),
+    }
 } }
 
 function! { MPI_File_seek PMPI_File_seek (file: MPI_File, offset: MPI_Offset, whence: c_int) next => {

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::failure::Failure;
+use crate::hint;
 use crate::identity::Identity;
 use crate::mpi::{self, MPI_File};
 use crate::party::Party;
@@ -28,7 +29,10 @@ pub fn set(call: &str, file: MPI_File, open: &Open, is_atomic: bool) -> Result<c
                 linked statically";
             let party = open.party.ok_or_else(|| Failure::Own(missing.to_owned()))?;
             match enter(file, open, party) {
-                Ok(atomic) => open.set_atomic(Some(Arc::new(atomic))),
+                Ok(atomic) => {
+                    open.set_atomic(Some(Arc::new(atomic)));
+                    hint::check_stripe(call, open);
+                }
                 Err(failure) => {
                     // Others may end the job as soon as they return, so it is said before.
                     let failure = failure.said(call);
@@ -83,6 +87,7 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
         (Ok((locks, file, pointer)), None) => Ok(Atomic {
             party,
             locks,
+            hints: open.hints.clone(),
             file,
             mode: open.mode,
             pointer: Mutex::new(pointer),

@@ -2,10 +2,11 @@
 
 use std::sync::Mutex;
 
-use nacre::lock::{BlockingFile, BlockingLock, Description, Mode};
+use nacre::lock::{BlockingFile, BlockingLock, Description, Mode, Request};
 use nacre::{BlockingStore, Engine, Error, ErrorKind, Store, Uri};
 use nacre_lock::Pattern;
 
+use crate::hint::Hints;
 use crate::signals;
 
 /// The environment variable that names the lock servers.
@@ -63,16 +64,36 @@ pub fn end() {
     }
 }
 
-/// Locks bytes, and waits for those that others hold. What the servers do not take as it is, because it is too irregular, is locked from
-/// its first to its last byte.
-pub fn lock(file: &BlockingFile, description: &Description, mode: Mode) -> Result<BlockingLock, Error> {
-    match file.lock(description.clone(), mode) {
-        Err(error) if error.kind == ErrorKind::Invalid => {
-            let bounds = Pattern::new(description).ok().and_then(|pattern| pattern.bounds());
-            file.lock(bounds.ok_or(error)?, mode)
+/// Returns the stripe of the lock servers in bytes, if they can be asked.
+pub fn stripe_bytes() -> Option<u64> {
+    let totals = signals::blocked(|| store()?.lock_totals()).ok()?;
+    totals.first()?.report["stripe_bytes"].as_u64()
+}
+
+/// Locks bytes, as hints say, and waits for those that others hold. What cannot be asked for in that way is locked as if there were no hints, and
+/// what the servers do not take as it is, because it is too irregular, from its first to its last byte.
+pub fn lock(
+    file: &BlockingFile,
+    description: &Description,
+    mode: Mode,
+    hints: Hints,
+) -> Result<BlockingLock, Error> {
+    let plain = Request::new(description.clone(), mode);
+    let hinted = plain.clone().method(hints.method).protocol(hints.protocol);
+    let refused = match file.lock_by(&hinted) {
+        Err(error) if error.kind == ErrorKind::Invalid => error,
+        result => return result,
+    };
+    let refused = if hinted == plain {
+        refused
+    } else {
+        match file.lock_by(&plain) {
+            Err(error) if error.kind == ErrorKind::Invalid => error,
+            result => return result,
         }
-        result => result,
-    }
+    };
+    let bounds = Pattern::new(description).ok().and_then(|pattern| pattern.bounds());
+    file.lock(bounds.ok_or(refused)?, mode)
 }
 
 #[cfg(test)]

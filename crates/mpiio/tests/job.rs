@@ -250,6 +250,24 @@ fn file_types_mean_what_the_standard_says() {
 }
 
 #[test]
+fn hints_choose_how_bytes_are_locked_and_unknown_ones_are_ignored_with_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 3] {
+        let output = job(&[], ranks, &program("hints.c"), &[&path(&folder, "file")]).output().unwrap();
+        let text = describe(&output);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{text}");
+        for sentence in [
+            "the hint nacre_protocol=nonsense is ignored: the values are two-phase, one-try, alt-try",
+            "the hint nacre_stripe=1024 is ignored: the stripe of the lock servers is 65536 bytes",
+        ] {
+            let line = format!("nacre: MPI_File_set_info on rank 0: {sentence}\n");
+            assert_eq!(text.matches(&line).count(), 1, "{line}{text}");
+        }
+    }
+}
+
+#[test]
 fn a_thread_that_moves_the_individual_pointer_tears_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = [&path(&folder, "file"), "500"];
