@@ -16,16 +16,18 @@ use std::borrow::Cow;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use nacre::lock::{Block, BlockingLock, Datatype, Description, Member, Mode, Region};
+use nacre::lock::{Block, Datatype, Description, Member, Mode, Region};
 use nacre_lock::Pattern;
 
 use crate::failure::Failure;
 use crate::file;
+use crate::hint::Hints;
 use crate::mpi::{self, MPI_File, MPI_Offset, MPI_Status, Numbers, Whence, result};
-use crate::session;
+use crate::session::{self, Held};
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
 use crate::view::{Access, Touched, View};
+use crate::watchdog;
 
 /// The maximum length of the descriptions that are gathered for a collective access. With more, each process goes on alone.
 const GATHERED_MAX: usize = 16 << 20;
@@ -228,7 +230,7 @@ impl Request<'_> {
         &self,
         part: &Part,
         outgoing: &[u8],
-        lock: Option<&BlockingLock>,
+        lock: Option<&Held>,
     ) -> Result<MPI_Status, Failure> {
         let regions: Box<dyn Iterator<Item = Region> + '_> = match &part.access.touched {
             Touched::Row(region) => Box::new(std::iter::once(*region)),
@@ -315,7 +317,11 @@ impl Request<'_> {
 
     /// Locks everything from the first to the last byte that a collective access touches, if nobody else holds any of it, and if the
     /// processes write no byte twice.
-    fn lock_of_all(&self, all: &[Vec<u8>]) -> Option<BlockingLock> {
+    fn lock_of_all(&self, all: &[Vec<u8>]) -> Option<Held> {
+        // A watchdog ends the process that holds the lock, and no others that write under it.
+        if watchdog::is_running() {
+            return None;
+        }
         let mut members = Vec::with_capacity(all.len());
         let (mut bytes, mut bounds): (u64, Option<(u64, u64)>) = (0, None);
         for description in all {
@@ -339,7 +345,7 @@ impl Request<'_> {
                 return None;
             }
         }
-        self.atomic.locks.try_lock(start..end, self.lock_mode()).ok()?
+        session::try_lock(&self.atomic.locks, start..end, self.lock_mode()).ok()?
     }
 
     /// Reads or writes at the shared pointer.
@@ -348,7 +354,7 @@ impl Request<'_> {
     ///
     /// The memory holds the elements that it is said to.
     unsafe fn at_the_shared_pointer(&self) -> Result<MPI_Status, Failure> {
-        let lock = self.atomic.locks.lock(whole(), self.lock_mode())?;
+        let lock = session::lock(&self.atomic.locks, &whole(), self.lock_mode(), Hints::default())?;
         // SAFETY: as the caller says.
         let done = unsafe { self.run(StartPosition::Shared, false, self.memory) };
         lock.check()?;
@@ -421,10 +427,10 @@ fn whole() -> Description {
 }
 
 /// Locks the whole file, by the first process. All of them have to be here before it waits.
-fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<BlockingLock>, Failure> {
+fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<Held>, Failure> {
     atomic.party.meet()?;
     let locked = match atomic.party.rank {
-        0 => Some(atomic.locks.lock(whole(), mode)),
+        0 => Some(session::lock(&atomic.locks, &whole(), mode, Hints::default())),
         _ => None,
     };
     let mut failed = [u8::from(matches!(locked, Some(Err(_))))];
@@ -437,7 +443,7 @@ fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<BlockingLock
 }
 
 /// Waits until all processes have done what the lock of the first one is for, and releases it.
-fn released(atomic: &Atomic, lock: Option<BlockingLock>) -> Result<(), Failure> {
+fn released(atomic: &Atomic, lock: Option<Held>) -> Result<(), Failure> {
     atomic.party.meet()?;
     let released = lock.map(|lock| lock.check().and_then(|()| lock.release()));
     let mut failed = [u8::from(matches!(released, Some(Err(_))))];

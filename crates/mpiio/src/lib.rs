@@ -24,3 +24,4 @@ mod signals;
 mod table;
 mod transfer;
 mod view;
+mod watchdog;

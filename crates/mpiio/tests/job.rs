@@ -431,6 +431,56 @@ fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
     panic!("no rank was killed while it held a lock");
 }
 
+/// Returns whether a process has not ended yet.
+fn is_alive(process: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    // The state stands behind the name, which is in parentheses.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn a_stopped_rank_is_killed_before_others_get_its_bytes() {
+    let server = Server::start("4s");
+    let flags = ["--lock-servers", &server.uri, "--lease-lost", "kill"];
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    for _ in 0..20 {
+        let mut running = job(&flags, 1, &program("hold.c"), &[&file, "200000"]);
+        let mut running = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+        let rank: i32 = lines.next().unwrap().unwrap().trim().parse().unwrap();
+        let begun = Instant::now();
+        while server.held() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the rank does not lock anything");
+        }
+        kill_process(Pid::from_raw(rank).unwrap(), Signal::STOP).unwrap();
+        let was_holding = loop {
+            let text = server.nacre(&["--json", "locks"]);
+            if !is_alive(rank) {
+                break true;
+            }
+            let is_lost = text.contains("\"lapsed\"") || text.contains("\"sessions\":0");
+            assert!(!is_lost, "a rank that can still write has lost its bytes: {text}");
+            // Its last message may have been a release.
+            if !text.contains("\"held\"") {
+                kill_process(Pid::from_raw(rank).unwrap(), Signal::KILL).unwrap();
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        running.wait().unwrap();
+        if was_holding {
+            // Of those that are left, some write all together.
+            for how in ["write_at", "write_at_all"] {
+                let arguments = [&file, how, "3", "1024", "64", "128", "1"];
+                assert_eq!(succeed(&flags, 2, &program("tear.c"), &arguments), "torn 0 of 3\n", "{how}");
+            }
+            return;
+        }
+    }
+    panic!("no rank was stopped while it held a lock");
+}
+
 #[test]
 fn a_rank_that_loses_its_lock_is_told() {
     let server = Server::start("10s");

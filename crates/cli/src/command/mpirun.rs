@@ -51,6 +51,10 @@ pub struct Args {
     /// 10s]
     #[arg(long, value_name = "TIME")]
     lock_lease: Option<Time>,
+    /// Consequence for a rank that holds bytes when its lease is about to end, because it was stopped or cannot reach the
+    /// servers
+    #[arg(long, value_enum, value_name = "ACTION", default_value_t = LeaseLost::Error)]
+    lease_lost: LeaseLost,
     /// Put files in atomic mode as soon as they are open, for libraries that have no call for it, such as PnetCDF and ADIOS
     #[arg(long)]
     atomic: bool,
@@ -66,6 +70,15 @@ enum Mpi {
     Mpich,
     /// Open MPI
     Openmpi,
+}
+
+/// A consequence of a lost lease.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaseLost {
+    /// Its call fails; if it was stopped right before a write, it still writes when it continues
+    Error,
+    /// A watchdog beside it kills it before others get its bytes, and the launcher ends the job
+    Kill,
 }
 
 impl Mpi {
@@ -151,6 +164,10 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     if let Some(key) = &common.key {
         let key = std::path::absolute(key).map_err(Failure::io("find the key"))?;
         words.extend(mpi.variable("NACRE_KEY", key.as_os_str()));
+    }
+    if args.lease_lost == LeaseLost::Kill {
+        let this = std::env::current_exe().map_err(Failure::io("find the program that runs"))?;
+        words.extend(mpi.variable("NACRE_MPIIO_WATCHDOG", this.as_os_str()));
     }
     if args.atomic {
         words.extend(mpi.variable("NACRE_MPIIO_ATOMIC", OsStr::new("1")));
