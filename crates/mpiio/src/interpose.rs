@@ -4,7 +4,9 @@
 //! tools that stand in front of the first and use the profiling interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
 
+use crate::atomic::Begun;
 use crate::failure::Failure;
 use crate::mpi::{
     self, KeptStatus, MPI_Comm, MPI_Count, MPI_Datatype, MPI_File, MPI_Info, MPI_Offset, MPI_Request,
@@ -81,23 +83,30 @@ unsafe fn blocking(
     }
 }
 
-/// Does an access to a file in atomic mode, and makes a request that is complete.
+/// Begins an access to a file in atomic mode, and makes a request that is complete when it is done.
 ///
 /// # Safety
 ///
 /// The arguments are those of a call of MPI.
 unsafe fn nonblocking(
-    call: &str,
+    call: &'static str,
     file: MPI_File,
-    known: &Atomic,
+    known: &Arc<Atomic>,
     operation: Operation,
     memory: Memory,
     request: *mut MPI_Request,
 ) -> c_int {
     // SAFETY: as the caller says.
-    let done = unsafe { atomic::access(file, known, operation, memory) };
-    let created = done.and_then(|status| {
-        let bytes = mpi::bytes_of(&status)?;
+    let begun = unsafe { atomic::begin(file, known, operation, memory) };
+    let created = begun.and_then(|begun| {
+        let bytes = match begun {
+            Begun::Done(status) => mpi::bytes_of(&status)?,
+            Begun::Rest(rest) if mpi::lets_threads_call() => {
+                // SAFETY: as the caller says.
+                return Ok(unsafe { request::in_background(call, rest, request) }?);
+            }
+            Begun::Rest(rest) => rest()?,
+        };
         // SAFETY: as the caller says.
         Ok(unsafe { request::completed(bytes, request) }?)
     });

@@ -7,6 +7,7 @@
 //! `docs/mpiio.md` has what holds and what does not.
 
 mod atomic;
+mod background;
 mod datatype;
 mod failure;
 mod file;

@@ -4,6 +4,7 @@
 //! `MPICC` and `NACRE_MPIRUN` name the compiler and the launcher, `NACRE_PROGRAM` the program `nacre`.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -163,8 +164,9 @@ fn libraries() -> String {
 #[test]
 fn parallel_hdf5_writes_datasets_that_are_not_torn() {
     let mpi = if is_open_mpi() { "openmpi" } else { "mpich" };
-    let paths = [format!("-I/usr/include/hdf5/{mpi}"), format!("-L{}/hdf5/{mpi}", libraries())];
-    let program = program_with("hdf5.c", &[&paths[..], &["-lhdf5".to_owned()]].concat());
+    let headers = format!("-I/usr/include/hdf5/{mpi}");
+    let program =
+        program_with("hdf5.c", &[headers, format!("-L{}/hdf5/{mpi}", libraries()), "-lhdf5".to_owned()]);
     let folder = tempfile::tempdir().unwrap();
     for ranks in [1, 2, 4] {
         let arguments = [&path(&folder, "file"), "20"];
@@ -220,10 +222,15 @@ fn a_file_is_one_by_all_its_names_and_communicators() {
 
 #[test]
 fn every_access_reads_and_writes_what_it_is_to() {
+    let kinds: [&[&str]; 2] = [&[], &["threads"]];
     for ranks in [1, 2, 3] {
-        let folder = tempfile::tempdir().unwrap();
-        let printed = succeed(&[], ranks, &program("access.c"), &[&path(&folder, "file")]);
-        assert_eq!(printed, "all as it should be\n", "{ranks} ranks");
+        for threads in kinds {
+            let folder = tempfile::tempdir().unwrap();
+            let file = path(&folder, "file");
+            let arguments = [&[file.as_str()][..], threads].concat();
+            let printed = succeed(&[], ranks, &program("access.c"), &arguments);
+            assert_eq!(printed, "all as it should be\n", "{ranks} ranks, {threads:?}");
+        }
     }
 }
 
@@ -429,6 +436,33 @@ fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
         }
     }
     panic!("no rank was killed while it held a lock");
+}
+
+#[test]
+fn nonblocking_accesses_go_on_in_the_background() {
+    let server = Server::start("10s");
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    std::fs::write(&file, [b'.'; 4096]).unwrap();
+    // The name by which ranks lock the file.
+    let metadata = std::fs::metadata(&file).unwrap();
+    let system = match rustix::fs::statvfs(&file).unwrap().f_fsid {
+        0 => metadata.dev(),
+        number => number,
+    };
+    let name = format!("mpiio/{system:016x}-{}", metadata.ino());
+    let mut holder = Command::new(nacre());
+    holder.args(["--store", &server.uri, "lock", &name, "--", "sh", "-c", "echo held; read line; true"]);
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "held");
+    let mut running = job(&["--lock-servers", &server.uri], 1, &program("background.c"), &[&file]);
+    let mut running = running.stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(printed.next().as_deref(), Some("begun"));
+    drop(holder.stdin.take());
+    assert_eq!(printed.next().as_deref(), Some("done"));
+    assert!(running.wait().unwrap().success() && holder.wait().unwrap().success());
 }
 
 /// Returns whether a process has not ended yet.
