@@ -10,7 +10,6 @@ use crate::mpi::{self, Code, MPI_Comm, byte, error_class_io};
 unsafe extern "C" {
     safe static nacre_mpi_comm_type_shared: c_int;
     safe fn nacre_mpi_status_ignore() -> *mut mpi_sys::MPI_Status;
-    safe fn nacre_mpi_info_null() -> mpi_sys::MPI_Info;
     safe fn nacre_mpi_errors_return() -> mpi_sys::MPI_Errhandler;
 }
 
@@ -105,7 +104,7 @@ impl Party {
                 self.communicator,
                 nacre_mpi_comm_type_shared,
                 0,
-                nacre_mpi_info_null(),
+                mpi::info_null(),
                 &mut node,
             ))?;
             let sized = mpi_sys::PMPI_Comm_size(node, &mut size);

@@ -4,6 +4,7 @@
 //! `MPICC` and `NACRE_MPIRUN` name the compiler and the launcher, `NACRE_PROGRAM` the program `nacre`.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -40,6 +41,11 @@ fn library() -> PathBuf {
 
 /// Compiles a program of `programs`, once, and returns it.
 fn program(name: &str) -> PathBuf {
+    program_with(name, &[])
+}
+
+/// Compiles a program with flags that stand behind its name, such as those of libraries.
+fn program_with(name: &str, flags: &[String]) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -51,8 +57,9 @@ fn program(name: &str) -> PathBuf {
             compiler = compiler.replace("mpicc", "mpifort");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-        let compiled =
-            Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
+        let mut command = Command::new(&compiler);
+        command.args(["-O1", "-pthread"]).arg(source).args(flags).arg("-o").arg(&target);
+        let compiled = command.output();
         let compiled = compiled.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
         assert!(
             compiled.status.success(),
@@ -157,6 +164,60 @@ fn programs_in_fortran_are_not_torn_by_any_of_the_three_bindings() {
     }
 }
 
+/// Returns the folder in which Debian has libraries for this machine.
+fn libraries() -> String {
+    format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH)
+}
+
+#[test]
+fn parallel_hdf5_writes_datasets_that_are_not_torn() {
+    let mpi = if is_open_mpi() { "openmpi" } else { "mpich" };
+    let headers = format!("-I/usr/include/hdf5/{mpi}");
+    let program =
+        program_with("hdf5.c", &[headers, format!("-L{}/hdf5/{mpi}", libraries()), "-lhdf5".to_owned()]);
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2, 4] {
+        let arguments = [&path(&folder, "file"), "20"];
+        assert_eq!(succeed(&[], ranks, &program, &arguments), "torn 0 of 20\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn pnetcdf_and_adios_have_an_atomic_mode_by_a_flag() {
+    // Debian has them for Open MPI; the archive of ADIOS for MPICH needs a library that is linked to Open MPI.
+    if !is_open_mpi() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pnetcdf = program_with("pnetcdf.c", &["-lpnetcdf".to_owned()]);
+    let all = libraries();
+    let adios = format!(
+        "-L{all}/adios/openmpi -ladios -L{all}/netcdf/mpi -lnetcdf -L{all}/hdf5/openmpi -lhdf5_hl -lhdf5 -lsz -lz -lbz2 \
+         -llz4 -lblosc -lm"
+    );
+    let adios = program_with("adios.c", &adios.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    for ranks in [1, 2, 4] {
+        let arguments = [&path(&folder, "variables"), "20"];
+        let printed = succeed(&["--atomic"], ranks, &pnetcdf, &arguments);
+        assert_eq!(printed, "torn 0 of 20\n", "{ranks} ranks");
+        let file = path(&folder, &format!("array-{ranks}"));
+        assert_eq!(succeed(&["--atomic"], ranks, &adios, &[&file]), "done\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_in_atomic_mode_are_not_opened_if_all_have_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = format!("unix:{}", path(&folder, "nowhere"));
+    let flags = ["--atomic", "--lock-servers", &nowhere];
+    let arguments = [&path(&folder, "file"), "write_at", "1", "8", "8", "16", "1"];
+    let text = describe(&job(&flags, 2, &program("tear.c"), &arguments).output().unwrap());
+    // By one rank, for all.
+    let sentence = "nacre: MPI_File_open on rank 0: cannot reach the server at unix:";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+    assert!(text.contains("open: ") && !text.contains("set_view: "), "{text}");
+}
+
 #[test]
 fn a_file_is_one_by_all_its_names_and_communicators() {
     let folder = tempfile::tempdir().unwrap();
@@ -169,10 +230,15 @@ fn a_file_is_one_by_all_its_names_and_communicators() {
 
 #[test]
 fn every_access_reads_and_writes_what_it_is_to() {
+    let kinds: [&[&str]; 2] = [&[], &["threads"]];
     for ranks in [1, 2, 3] {
-        let folder = tempfile::tempdir().unwrap();
-        let printed = succeed(&[], ranks, &program("access.c"), &[&path(&folder, "file")]);
-        assert_eq!(printed, "all as it should be\n", "{ranks} ranks");
+        for threads in kinds {
+            let folder = tempfile::tempdir().unwrap();
+            let file = path(&folder, "file");
+            let arguments = [&[file.as_str()][..], threads].concat();
+            let printed = succeed(&[], ranks, &program("access.c"), &arguments);
+            assert_eq!(printed, "all as it should be\n", "{ranks} ranks, {threads:?}");
+        }
     }
 }
 
@@ -195,6 +261,24 @@ fn file_types_mean_what_the_standard_says() {
     let folder = tempfile::tempdir().unwrap();
     for ranks in [1, 2] {
         assert_eq!(succeed(&[], ranks, &program("types.c"), &[&path(&folder, "file")]), "done\n");
+    }
+}
+
+#[test]
+fn hints_choose_how_bytes_are_locked_and_unknown_ones_are_ignored_with_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 3] {
+        let output = job(&[], ranks, &program("hints.c"), &[&path(&folder, "file")]).output().unwrap();
+        let text = describe(&output);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{text}");
+        for sentence in [
+            "the hint nacre_protocol=nonsense is ignored: the values are two-phase, one-try, alt-try",
+            "the hint nacre_stripe=1024 is ignored: the stripe of the lock servers is 65536 bytes",
+        ] {
+            let line = format!("nacre: MPI_File_set_info on rank 0: {sentence}\n");
+            assert_eq!(text.matches(&line).count(), 1, "{line}{text}");
+        }
     }
 }
 
@@ -361,6 +445,83 @@ fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
         }
     }
     panic!("no rank was killed while it held a lock");
+}
+
+#[test]
+fn nonblocking_accesses_go_on_in_the_background() {
+    let server = Server::start("10s");
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    std::fs::write(&file, [b'.'; 4096]).unwrap();
+    // The name by which ranks lock the file.
+    let metadata = std::fs::metadata(&file).unwrap();
+    let system = match rustix::fs::statvfs(&file).unwrap().f_fsid {
+        0 => metadata.dev(),
+        number => number,
+    };
+    let name = format!("mpiio/{system:016x}-{}", metadata.ino());
+    let mut holder = Command::new(nacre());
+    holder.args(["--store", &server.uri, "lock", &name, "--", "sh", "-c", "echo held; read line; true"]);
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "held");
+    let mut running = job(&["--lock-servers", &server.uri], 1, &program("background.c"), &[&file]);
+    let mut running = running.stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(printed.next().as_deref(), Some("begun"));
+    drop(holder.stdin.take());
+    assert_eq!(printed.next().as_deref(), Some("done"));
+    assert!(running.wait().unwrap().success() && holder.wait().unwrap().success());
+}
+
+/// Returns whether a process has not ended yet.
+fn is_alive(process: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    // The state stands behind the name, which is in parentheses.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn a_stopped_rank_is_killed_before_others_get_its_bytes() {
+    let server = Server::start("4s");
+    let flags = ["--lock-servers", &server.uri, "--lease-lost", "kill"];
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    for _ in 0..20 {
+        let mut running = job(&flags, 1, &program("hold.c"), &[&file, "200000"]);
+        let mut running = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+        let rank: i32 = lines.next().unwrap().unwrap().trim().parse().unwrap();
+        let begun = Instant::now();
+        while server.held() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the rank does not lock anything");
+        }
+        kill_process(Pid::from_raw(rank).unwrap(), Signal::STOP).unwrap();
+        let was_holding = loop {
+            let text = server.nacre(&["--json", "locks"]);
+            if !is_alive(rank) {
+                break true;
+            }
+            let is_lost = text.contains("\"lapsed\"") || text.contains("\"sessions\":0");
+            assert!(!is_lost, "a rank that can still write has lost its bytes: {text}");
+            // Its last message may have been a release.
+            if !text.contains("\"held\"") {
+                kill_process(Pid::from_raw(rank).unwrap(), Signal::KILL).unwrap();
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        running.wait().unwrap();
+        if was_holding {
+            // Of those that are left, some write all together.
+            for how in ["write_at", "write_at_all"] {
+                let arguments = [&file, how, "3", "1024", "64", "128", "1"];
+                assert_eq!(succeed(&flags, 2, &program("tear.c"), &arguments), "torn 0 of 3\n", "{how}");
+            }
+            return;
+        }
+    }
+    panic!("no rank was stopped while it held a lock");
 }
 
 #[test]
