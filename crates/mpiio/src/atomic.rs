@@ -177,10 +177,15 @@ impl Request<'_> {
         // What has to be copied is copied before others are kept out.
         // SAFETY: as the caller says.
         let outgoing = unsafe { self.outgoing(part) }?;
-        let lock = session::lock(&self.atomic.locks, &part.access.description, self.lock_mode())?;
+        let hints = &self.atomic.hints;
+        let request = hints.request(&part.access.description, self.lock_mode());
+        let lock = session::lock(&self.atomic.locks, &request)?;
         lock.check()?;
         // SAFETY: as the caller says.
-        let done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };
+        let mut done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };
+        if hints.flushes && self.operation.writes && done.is_ok() {
+            done = file::flush(&self.atomic.file).and(done);
+        }
         // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
         lock.check()?;
         lock.release()?;

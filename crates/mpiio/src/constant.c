@@ -36,5 +36,6 @@ MPI_Datatype nacre_mpi_byte(void) { return MPI_BYTE; }
 MPI_Datatype nacre_mpi_datatype_null(void) { return MPI_DATATYPE_NULL; }
 MPI_Comm nacre_mpi_comm_world(void) { return MPI_COMM_WORLD; }
 MPI_Info nacre_mpi_info_null(void) { return MPI_INFO_NULL; }
+int nacre_mpi_is_info_null(MPI_Info info) { return info == MPI_INFO_NULL; }
 MPI_Errhandler nacre_mpi_errors_return(void) { return MPI_ERRORS_RETURN; }
 MPI_Status *nacre_mpi_status_ignore(void) { return MPI_STATUS_IGNORE; }

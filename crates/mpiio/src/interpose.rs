@@ -311,7 +311,7 @@ function! { MPI_File_open PMPI_File_open (
     if code == mpi::success() {
         // SAFETY: the name ends with a zero, and the file was opened, says MPI.
         let (name, file) = unsafe { (CStr::from_ptr(name), *file) };
-        table::opened(file, name, Mode::of(amode), communicator);
+        table::opened(file, name, Mode::of(amode), communicator, info);
     }
     code
 } }

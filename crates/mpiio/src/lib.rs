@@ -10,6 +10,7 @@ mod atomic;
 mod datatype;
 mod failure;
 mod file;
+mod hints;
 mod identity;
 mod interpose;
 mod mode;

@@ -66,15 +66,16 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
     let locks = session::file(&identity.name()).map_err(|error| error.message);
     let opened = locks.and_then(|locks| {
         let pointer = pointer.map_err(|_| "the individual pointer of the file is not known".to_owned())?;
-        Ok((locks, open.open_itself(&identity)?, pointer))
+        Ok((locks, open.open_itself(&identity)?, pointer, open.hints.clone()?))
     });
     let succeeded = party.agree(opened.is_ok())?;
     match (opened, succeeded.iter().position(|succeeded| !succeeded)) {
-        (Ok((locks, file, pointer)), None) => Ok(Atomic {
+        (Ok((locks, file, pointer, hints)), None) => Ok(Atomic {
             party,
             locks,
             file,
             mode: open.mode,
+            hints,
             pointer: Mutex::new(pointer),
             view: Mutex::default(),
             split: Mutex::default(),

@@ -4,7 +4,7 @@
 //! `atomic`, `request`), `party` and `signals`. Every function that is
 //! called here by its profiling name is one that this library does not stand in front of; the others are looked up.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 
 pub use mpi_sys::{
@@ -37,6 +37,7 @@ unsafe extern "C" {
     safe fn nacre_mpi_byte() -> MPI_Datatype;
     safe fn nacre_mpi_datatype_null() -> MPI_Datatype;
     safe fn nacre_mpi_comm_world() -> MPI_Comm;
+    safe fn nacre_mpi_is_info_null(info: MPI_Info) -> c_int;
     safe fn nacre_mpi_status_ignore() -> *mut MPI_Status;
 }
 
@@ -349,6 +350,30 @@ pub fn view(file: MPI_File) -> Result<RawView, Code> {
     let name = representation.split(|byte| *byte == 0).next().unwrap_or_default();
     let is_native = name.eq_ignore_ascii_case(b"native");
     Ok(RawView { displacement, etype: OwnedType(etype), filetype: OwnedType(filetype), is_native })
+}
+
+/// The maximum length of the value of a hint, in bytes. A longer one is cut, and is then none that this library knows.
+const HINT_BYTES: usize = 64;
+
+/// Returns the value of a hint, if it is set.
+pub fn hint(info: MPI_Info, key: &CStr) -> Result<Option<String>, Code> {
+    if nacre_mpi_is_info_null(info) != 0 {
+        return Ok(None);
+    }
+    let (mut value, mut is_set) = ([0u8; HINT_BYTES + 1], 0);
+    // SAFETY: the key ends with a zero; the value takes one byte more than is said, which is for its zero.
+    let code = unsafe {
+        mpi_sys::PMPI_Info_get(
+            info,
+            key.as_ptr(),
+            HINT_BYTES as c_int,
+            value.as_mut_ptr().cast(),
+            &mut is_set,
+        )
+    };
+    result(code)?;
+    let value = CStr::from_bytes_until_nul(&value).unwrap_or_default();
+    Ok((is_set != 0).then(|| value.to_string_lossy().into_owned()))
 }
 
 /// Returns the type of bytes.

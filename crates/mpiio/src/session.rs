@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use nacre::lock::{BlockingFile, BlockingLock, Description, Mode};
+use nacre::lock::{BlockingFile, BlockingLock, Description, Method, Mode, Request};
 use nacre::{BlockingStore, Engine, Error, ErrorKind, Store, Uri};
 use nacre_lock::Pattern;
 
@@ -64,12 +64,12 @@ pub fn end() {
 }
 
 /// Locks bytes, and waits for those that others hold. What the servers do not take as it is, because it is too irregular, is locked from
-/// its first to its last byte.
-pub fn lock(file: &BlockingFile, description: &Description, mode: Mode) -> Result<BlockingLock, Error> {
-    match file.lock(description.clone(), mode) {
-        Err(error) if error.kind == ErrorKind::Invalid => {
-            let bounds = Pattern::new(description).ok().and_then(|pattern| pattern.bounds());
-            file.lock(bounds.ok_or(error)?, mode)
+/// its first to its last byte. Another method than that which takes most is one that the program has asked for, and nothing takes its place.
+pub fn lock(file: &BlockingFile, request: &Request) -> Result<BlockingLock, Error> {
+    match file.lock_by(request) {
+        Err(error) if error.kind == ErrorKind::Invalid && request.method == Method::Datatype => {
+            let bounds = Pattern::new(&request.description).ok().and_then(|pattern| pattern.bounds());
+            file.lock(bounds.ok_or(error)?, request.mode)
         }
         result => result,
     }

@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nacre::lock::BlockingFile;
 use nacre_quantity::Escaped;
 
+use crate::hints::Hints;
 use crate::identity::{self, Identity};
-use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, Mode};
+use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, MPI_Info, Mode};
 use crate::party::Party;
 use crate::view::View;
 
@@ -26,6 +27,8 @@ pub struct Open {
     pub identity: Option<Result<Identity, String>>,
     /// The processes that opened it; none if not all of them have this library.
     pub party: Option<Party>,
+    /// The hints that it was opened with; a sentence if one is wrong.
+    pub hints: Result<Hints, String>,
     atomic: RwLock<Option<Arc<Atomic>>>,
 }
 
@@ -39,6 +42,8 @@ pub struct Atomic {
     pub file: File,
     /// The accesses that it was opened for.
     pub mode: Mode,
+    /// How its bytes are locked.
+    pub hints: Hints,
     /// The individual pointer, in elementary types. The MPI library's own is put there when the atomic mode ends.
     pub pointer: Mutex<i64>,
     /// The view, once it has been asked for.
@@ -62,13 +67,13 @@ fn key(file: MPI_File) -> usize {
 }
 
 /// Takes in that a file was opened. Collective over the processes of the communicator.
-pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm) {
+pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, info: MPI_Info) {
     let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
     // What is wrong with a communicator by which a file was opened shows in atomic mode, which is not to be had then.
     let party = Party::of(communicator).ok().flatten();
     let identity = party.is_some_and(|party| party.rank == 0).then(|| identity::of_path(&path));
     let path = std::path::absolute(&path).unwrap_or(path);
-    let open = Open { path, mode, identity, party, atomic: RwLock::new(None) };
+    let open = Open { path, mode, identity, party, hints: Hints::of(info), atomic: RwLock::new(None) };
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     files.get_or_insert_default().insert(key(file), Arc::new(open));
 }

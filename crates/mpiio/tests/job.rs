@@ -183,6 +183,28 @@ fn collective_writes_lose_no_bytes_between_the_pieces_of_others() {
 }
 
 #[test]
+fn hints_choose_how_bytes_are_locked_and_wrong_ones_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    let hints = [
+        ("nacre_lock_method", "posix"),
+        ("nacre_lock_protocol", "one-try"),
+        ("nacre_lock_block", "4KiB"),
+        ("nacre_lock_flush", "true"),
+    ];
+    for (hint, value) in hints {
+        let printed = succeed(&[], 2, &program("gaps.c"), &[file.as_str(), "3", hint, value]);
+        assert_eq!(printed, "lost 0 of 3\n", "{hint}={value}");
+    }
+    let wrong = [file.as_str(), "3", "nacre_lock_method", "vector"];
+    let output = job(&[], 2, &program("gaps.c"), &wrong).output().unwrap();
+    let text = describe(&output);
+    assert!(!output.status.success(), "{text}");
+    let sentence = "nacre: MPI_File_set_atomicity on rank 0: the hint nacre_lock_method is \"vector\"";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+}
+
+#[test]
 fn file_types_mean_what_the_standard_says() {
     let folder = tempfile::tempdir().unwrap();
     for ranks in [1, 2] {

@@ -7,10 +7,13 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static void check(int code, const char *what) {
     if (code == MPI_SUCCESS) return;
     fprintf(stderr, "%s failed\n", what);
+    /* What was printed right before an abort, MPICH's launcher may lose. */
+    sleep(1);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
