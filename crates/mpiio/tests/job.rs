@@ -291,6 +291,41 @@ fn programs_lock_what_datatypes_describe_by_the_c_library() {
     }
 }
 
+/// Runs a study of this library, whose figures it draws into a folder. Returns its table.
+fn study(folder: &TempDir, words: &str) -> String {
+    let bench = nacre().with_file_name("nacre-bench");
+    assert!(bench.is_file(), "there is no {}: \"cargo build -p nacre-bench\" builds it", bench.display());
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(nacre()).arg("bench").args(words.split_whitespace());
+    command.args(["--mpi", if is_open_mpi() { "openmpi" } else { "mpich" }, "--library"]).arg(library());
+    let output = command.args(["--repeat", "1"]).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{words}: {}", describe(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_studies_of_atomic_mode_find_every_byte_where_it_has_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let systems = "none,preloaded,own,posix,list,datatype,block-64k-flushed";
+    let table = study(&folder, &format!("s3d --systems {systems} --edges 11 --ranks 1,4"));
+    // All systems with MPICH, and some with Open MPI.
+    for words in ["datatype-one-try", "4 ranks: datatype locks ÷ no locks", "cost of the preloaded library"]
+    {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    for figure in ["8a", "8b", "9"] {
+        let drawn = std::fs::read_to_string(folder.path().join(format!("figure-{figure}-11.svg"))).unwrap();
+        assert!(drawn.contains("datatype-one-try"), "figure {figure}");
+    }
+    let size = "--queries 3 --fragments 5 --results-min 10 --results-max 20 --megabytes 1 --search 100ms";
+    let servers = "--lock-servers 2 --protocols two-phase,alt-try";
+    let table = study(&folder, &format!("s3asim --systems none,list,datatype --ranks 3 {size} {servers}"));
+    for words in ["datatype-two-phase", "datatype-alt-try", "most I/O of the total time"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    assert!(folder.path().join("figure-12b.svg").is_file());
+}
+
 #[test]
 fn without_a_server_atomic_mode_fails_and_says_why_and_other_files_need_none() {
     let folder = tempfile::tempdir().unwrap();
