@@ -19,12 +19,11 @@ use std::borrow::Cow;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use nacre::lock::{Block, Datatype, Description, Member, Mode, Region};
+use nacre::lock::{self, Block, Datatype, Description, Member, Mode, Region};
 use nacre_lock::Pattern;
 
 use crate::failure::Failure;
 use crate::file;
-use crate::hint::Hints;
 use crate::mpi::{self, MPI_File, MPI_Offset, MPI_Status, Numbers, Whence, result};
 use crate::request::Rest;
 use crate::session::{self, Held};
@@ -129,12 +128,12 @@ impl Movable {
         let unknown = || Failure::Own("the bytes in the file are not known".to_owned());
         let regions = access.touched.regions().ok_or_else(unknown)?;
         let hints = *hold(&atomic.hints);
-        let lock = session::lock(&atomic.locks, &access.description, mode, hints)?;
+        let lock = session::lock(&atomic.locks, &hints.request(&access.description, mode))?;
         lock.check()?;
         let write = |regions, bytes: &[u8]| {
             file::write(&atomic.file, regions, bytes, || Ok(lock.check()?)).map(|()| bytes.len() as u64)
         };
-        let done = match self {
+        let mut done = match self {
             Movable::Copy(bytes) => write(regions, &bytes),
             Movable::InPlace(address, length) if writes => {
                 // SAFETY: the program has so many bytes there, and leaves them alone.
@@ -147,6 +146,9 @@ impl Movable {
                 file::read(&atomic.file, regions, bytes).map(|done| done as u64)
             }
         };
+        if hints.flushes && writes && done.is_ok() {
+            done = file::flush(&atomic.file).and(done);
+        }
         // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
         lock.check()?;
         lock.release()?;
@@ -260,10 +262,14 @@ impl Request<'_> {
         // SAFETY: as the caller says.
         let outgoing = unsafe { self.outgoing(part) }?;
         let hints = *hold(&self.atomic.hints);
-        let lock = session::lock(&self.atomic.locks, &part.access.description, self.lock_mode(), hints)?;
+        let request = hints.request(&part.access.description, self.lock_mode());
+        let lock = session::lock(&self.atomic.locks, &request)?;
         lock.check()?;
         // SAFETY: as the caller says.
-        let done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };
+        let mut done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };
+        if hints.flushes && self.operation.writes && done.is_ok() {
+            done = file::flush(&self.atomic.file).and(done);
+        }
         // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
         lock.check()?;
         lock.release()?;
@@ -451,7 +457,7 @@ impl Request<'_> {
     ///
     /// The memory holds the elements that it is said to.
     unsafe fn at_the_shared_pointer(&self) -> Result<MPI_Status, Failure> {
-        let lock = session::lock(&self.atomic.locks, &whole(), self.lock_mode(), Hints::default())?;
+        let lock = session::lock(&self.atomic.locks, &whole(self.lock_mode()))?;
         // SAFETY: as the caller says.
         let done = unsafe { self.run(StartPosition::Shared, false, self.memory) };
         lock.check()?;
@@ -519,15 +525,16 @@ pub fn whole_file(atomic: &Atomic, act: impl FnOnce() -> c_int) -> Result<c_int,
     Ok(code)
 }
 
-fn whole() -> Description {
-    Description::contiguous(0, nacre_lock::OFFSET_MAX)
+/// Returns the request for the lock of the whole file, about which there are no hints.
+fn whole(mode: Mode) -> lock::Request {
+    lock::Request::new(Description::contiguous(0, nacre_lock::OFFSET_MAX), mode)
 }
 
 /// Locks the whole file, by the first process. All of them have to be here before it waits.
 fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<Held>, Failure> {
     atomic.party.meet()?;
     let locked = match atomic.party.rank {
-        0 => Some(session::lock(&atomic.locks, &whole(), mode, Hints::default())),
+        0 => Some(session::lock(&atomic.locks, &whole(mode))),
         _ => None,
     };
     let mut failed = [u8::from(matches!(locked, Some(Err(_))))];

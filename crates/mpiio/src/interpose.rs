@@ -322,8 +322,7 @@ function! { MPI_File_open PMPI_File_open (
     }
     // SAFETY: the name ends with a zero, and the file was opened, says MPI.
     let (name, file) = unsafe { (CStr::from_ptr(name), &mut *file) };
-    let open = table::opened(*file, name, Mode::of(amode), communicator);
-    hint::take_in("MPI_File_open", &open, info);
+    let open = table::opened(*file, name, Mode::of(amode), communicator, info);
     if !mode::is_initial() {
         return code;
     }
@@ -359,19 +358,21 @@ function! { MPI_File_set_view PMPI_File_set_view (
             *hold(&atomic.pointer) = 0;
         }
     }
-    if code == mpi::success() {
-        hint::take_in("MPI_File_set_view", &open, info);
+    if code != mpi::success() {
+        return code;
     }
-    code
+    let taken = hint::take_in("MPI_File_set_view", &open, info);
+    taken.map_or_else(|failure| failure.report(file, "MPI_File_set_view"), |()| code)
 } }
 
 function! { MPI_File_set_info PMPI_File_set_info (file: MPI_File, info: MPI_Info) next => {
     let Some(open) = table::find(file) else { return next() };
     let code = next();
-    if code == mpi::success() {
-        hint::take_in("MPI_File_set_info", &open, info);
+    if code != mpi::success() {
+        return code;
     }
-    code
+    let taken = hint::take_in("MPI_File_set_info", &open, info);
+    taken.map_or_else(|failure| failure.report(file, "MPI_File_set_info"), |()| code)
 } }
 
 function! { MPI_File_get_info PMPI_File_get_info (file: MPI_File, info: *mut MPI_Info) next => {

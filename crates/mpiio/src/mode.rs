@@ -80,7 +80,10 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
     let locks = session::file(&identity.name()).map_err(|error| error.message);
     let opened = locks.and_then(|locks| {
         let pointer = pointer.map_err(|_| "the individual pointer of the file is not known".to_owned())?;
-        Ok((locks, open.open_itself(&identity)?, pointer))
+        match &open.wrong_hint {
+            Some(sentence) => Err(sentence.clone()),
+            None => Ok((locks, open.open_itself(&identity)?, pointer)),
+        }
     });
     let succeeded = party.agree(opened.is_ok())?;
     match (opened, succeeded.iter().position(|succeeded| !succeeded)) {

@@ -3,13 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nacre::lock::{BlockingFile, BlockingLock, Description, Mode, Request};
+use nacre::lock::{BlockingFile, BlockingLock, Description, Method, Mode, Request};
 use nacre::{BlockingStore, Engine, Error, ErrorKind, Store, Uri};
 use nacre_lock::Pattern;
 
-use crate::hint::Hints;
 use crate::watchdog::Watched;
-use crate::{signals, watchdog};
+use crate::{hint, signals, watchdog};
 
 /// The environment variable that names the lock servers.
 const STORE_VARIABLE: &str = "NACRE_STORE";
@@ -113,10 +112,10 @@ impl Held {
     }
 }
 
-/// Locks bytes, as hints say, and waits for those that others hold. What cannot be asked for in that way is locked as if there were no hints, and
-/// what the servers do not take as it is, because it is too irregular, from its first to its last byte.
-pub fn lock(file: &BlockingFile, description: &Description, mode: Mode, hints: Hints) -> Result<Held, Error> {
-    acquire(file, description, mode, hints).and_then(Held::new)
+/// Locks bytes, and waits for those that others hold. What the servers do not take as it is, because it is too irregular, is locked from
+/// its first to its last byte. A method that does not take it is one that the program has asked for, and nothing takes its place.
+pub fn lock(file: &BlockingFile, request: &Request) -> Result<Held, Error> {
+    acquire(file, request).and_then(Held::new)
 }
 
 /// Locks bytes if nobody else holds any of them.
@@ -128,28 +127,16 @@ pub fn try_lock(
     file.try_lock(bytes, mode)?.map(Held::new).transpose()
 }
 
-fn acquire(
-    file: &BlockingFile,
-    description: &Description,
-    mode: Mode,
-    hints: Hints,
-) -> Result<BlockingLock, Error> {
-    let plain = Request::new(description.clone(), mode);
-    let hinted = plain.clone().method(hints.method).protocol(hints.protocol);
-    let refused = match file.lock_by(&hinted) {
+fn acquire(file: &BlockingFile, request: &Request) -> Result<BlockingLock, Error> {
+    let refused = match file.lock_by(request) {
         Err(error) if error.kind == ErrorKind::Invalid => error,
         result => return result,
     };
-    let refused = if hinted == plain {
-        refused
-    } else {
-        match file.lock_by(&plain) {
-            Err(error) if error.kind == ErrorKind::Invalid => error,
-            result => return result,
-        }
-    };
-    let bounds = Pattern::new(description).ok().and_then(|pattern| pattern.bounds());
-    file.lock(bounds.ok_or(refused)?, mode)
+    if request.method != Method::default() {
+        return Err(refused.context(format_args!("the hint {}", hint::asking_for(request.method))));
+    }
+    let bounds = Pattern::new(&request.description).ok().and_then(|pattern| pattern.bounds());
+    file.lock_by(&Request::new(bounds.ok_or(refused)?, request.mode).protocol(request.protocol))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use nacre_quantity::Escaped;
 
 use crate::hint::Hints;
 use crate::identity::{self, Identity};
-use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, Mode};
+use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, MPI_Info, Mode};
 use crate::party::Party;
 use crate::view::View;
 
@@ -29,6 +29,8 @@ pub struct Open {
     pub party: Option<Party>,
     /// The hints about its locks, which hold in atomic mode.
     pub hints: Arc<Mutex<Hints>>,
+    /// The sentence about a wrong hint that it was opened with. Its atomic mode is not to be had then.
+    pub wrong_hint: Option<String>,
     atomic: RwLock<Option<Arc<Atomic>>>,
 }
 
@@ -67,14 +69,18 @@ fn key(file: MPI_File) -> usize {
 }
 
 /// Takes in that a file was opened, and returns it. Collective over the processes of the communicator.
-pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm) -> Arc<Open> {
+pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, info: MPI_Info) -> Arc<Open> {
     let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
     // What is wrong with a communicator by which a file was opened shows in atomic mode, which is not to be had then.
     let party = Party::of(communicator).ok().flatten();
     let identity = party.is_some_and(|party| party.rank == 0).then(|| identity::of_path(&path));
     let path = std::path::absolute(&path).unwrap_or(path);
-    let open =
-        Arc::new(Open { path, mode, identity, party, hints: Arc::default(), atomic: RwLock::new(None) });
+    let (hints, wrong_hint) = match Hints::default().with(info) {
+        Ok(hints) => (Arc::new(Mutex::new(hints)), None),
+        Err(sentence) => (Arc::default(), Some(sentence)),
+    };
+    let atomic = RwLock::new(None);
+    let open = Arc::new(Open { path, mode, identity, party, hints, wrong_hint, atomic });
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     files.get_or_insert_default().insert(key(file), open.clone());
     open

@@ -257,15 +257,29 @@ fn collective_writes_lose_no_bytes_between_the_pieces_of_others() {
 }
 
 #[test]
-fn file_types_mean_what_the_standard_says() {
+fn hints_choose_how_bytes_are_locked_and_wrong_ones_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    for ranks in [1, 2] {
-        assert_eq!(succeed(&[], ranks, &program("types.c"), &[&path(&folder, "file")]), "done\n");
+    let file = path(&folder, "file");
+    let hints = [
+        ("nacre_lock_method", "posix"),
+        ("nacre_protocol", "one-try"),
+        ("nacre_lock_block", "4KiB"),
+        ("nacre_lock_flush", "true"),
+    ];
+    for (hint, value) in hints {
+        let printed = succeed(&[], 2, &program("gaps.c"), &[file.as_str(), "3", hint, value]);
+        assert_eq!(printed, "lost 0 of 3\n", "{hint}={value}");
     }
+    // One rank says it for all.
+    let wrong = [file.as_str(), "3", "nacre_lock_method", "vector"];
+    let text = describe(&job(&[], 2, &program("gaps.c"), &wrong).output().unwrap());
+    let sentence = "nacre: MPI_File_set_atomicity on rank 0: the hint nacre_lock_method=vector is wrong: ";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+    assert!(text.contains("set_atomicity failed") && !text.contains("lost"), "{text}");
 }
 
 #[test]
-fn hints_choose_how_bytes_are_locked_and_unknown_ones_are_ignored_with_a_sentence() {
+fn hints_hold_until_others_are_given_and_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     for ranks in [1, 3] {
         let output = job(&[], ranks, &program("hints.c"), &[&path(&folder, "file")]).output().unwrap();
@@ -273,12 +287,32 @@ fn hints_choose_how_bytes_are_locked_and_unknown_ones_are_ignored_with_a_sentenc
         assert!(output.status.success(), "{text}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{text}");
         for sentence in [
-            "the hint nacre_protocol=nonsense is ignored: the values are two-phase, one-try, alt-try",
+            "the hint nacre_protocol=nonsense is wrong: the values are two-phase, one-try, alt-try",
             "the hint nacre_stripe=1024 is ignored: the stripe of the lock servers is 65536 bytes",
         ] {
             let line = format!("nacre: MPI_File_set_info on rank 0: {sentence}\n");
             assert_eq!(text.matches(&line).count(), 1, "{line}{text}");
         }
+    }
+}
+
+#[test]
+fn a_method_that_does_not_take_an_access_is_an_error_that_names_the_hint() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    // A request for each piece, of which there may be 2^18.
+    let arguments = [file.as_str(), "1", "nacre_lock_method", "posix", "300000"];
+    let text = describe(&job(&[], 1, &program("gaps.c"), &arguments).output().unwrap());
+    let sentence = "nacre: MPI_File_write_at_all on rank 0: the hint nacre_lock_method=posix: cannot lock ";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+    assert!(text.contains("write_at_all failed"), "{text}");
+}
+
+#[test]
+fn file_types_mean_what_the_standard_says() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2] {
+        assert_eq!(succeed(&[], ranks, &program("types.c"), &[&path(&folder, "file")]), "done\n");
     }
 }
 
@@ -359,6 +393,41 @@ fn programs_lock_what_datatypes_describe_by_the_c_library() {
     for ranks in [2, 3] {
         assert_eq!(succeed(&[], ranks, &program, &[]), box_of_array, "{ranks} ranks");
     }
+}
+
+/// Runs a study of this library, whose figures it draws into a folder. Returns its table.
+fn study(folder: &TempDir, words: &str) -> String {
+    let bench = nacre().with_file_name("nacre-bench");
+    assert!(bench.is_file(), "there is no {}: \"cargo build -p nacre-bench\" builds it", bench.display());
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(nacre()).arg("bench").args(words.split_whitespace());
+    command.args(["--mpi", if is_open_mpi() { "openmpi" } else { "mpich" }, "--library"]).arg(library());
+    let output = command.args(["--repeat", "1"]).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{words}: {}", describe(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_studies_of_atomic_mode_find_every_byte_where_it_has_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let systems = "none,preloaded,own,posix,list,datatype,block-64k-flushed";
+    let table = study(&folder, &format!("s3d --systems {systems} --edges 11 --ranks 1,4"));
+    // All systems with MPICH, and some with Open MPI.
+    for words in ["datatype-one-try", "4 ranks: datatype locks ÷ no locks", "cost of the preloaded library"]
+    {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    for figure in ["8a", "8b", "9"] {
+        let drawn = std::fs::read_to_string(folder.path().join(format!("figure-{figure}-11.svg"))).unwrap();
+        assert!(drawn.contains("datatype-one-try"), "figure {figure}");
+    }
+    let size = "--queries 3 --fragments 5 --results-min 10 --results-max 20 --megabytes 1 --search 100ms";
+    let servers = "--lock-servers 2 --protocols two-phase,alt-try";
+    let table = study(&folder, &format!("s3asim --systems none,list,datatype --ranks 3 {size} {servers}"));
+    for words in ["datatype-two-phase", "datatype-alt-try", "most I/O of the total time"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    assert!(folder.path().join("figure-12b.svg").is_file());
 }
 
 #[test]

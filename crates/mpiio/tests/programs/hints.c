@@ -65,8 +65,12 @@ int main(int argc, char **argv) {
     MPI_Info_set(info, "nacre_lock_method", "posix");
     MPI_Info_set(info, "nacre_protocol", "nonsense");
     MPI_Info_set(info, "nacre_stripe", "1KiB");
+    EXPECT(MPI_File_set_info(file, info) != MPI_SUCCESS);
+    EXPECT(holds("nacre_lock_method", "list") && holds("nacre_protocol", "two-phase"));
+    MPI_Info_set(info, "nacre_protocol", "one-try");
     EXPECT(!MPI_File_set_info(file, info));
-    EXPECT(holds("nacre_lock_method", "posix") && holds("nacre_protocol", "two-phase"));
+    EXPECT(holds("nacre_lock_method", "posix") && holds("nacre_protocol", "one-try"));
+    EXPECT(holds("nacre_lock_block", "1") && holds("nacre_lock_flush", "false"));
     EXPECT(holds("nacre_stripe", "65536"));
     access_file(2000 * rank);
 
