@@ -134,19 +134,16 @@ fn acquire(
     mode: Mode,
     hints: Hints,
 ) -> Result<BlockingLock, Error> {
-    let plain = Request::new(description.clone(), mode);
-    let hinted = plain.clone().method(hints.method).protocol(hints.protocol);
-    let refused = match file.lock_by(&hinted) {
+    let request =
+        |hints: Hints| Request::new(description.clone(), mode).method(hints.method).protocol(hints.protocol);
+    let mut locked = file.lock_by(&request(hints));
+    let plain = Hints { stripe_bytes: hints.stripe_bytes, ..Hints::default() };
+    if hints != plain && matches!(&locked, Err(error) if error.kind == ErrorKind::Invalid) {
+        locked = file.lock_by(&request(plain));
+    }
+    let refused = match locked {
         Err(error) if error.kind == ErrorKind::Invalid => error,
-        result => return result,
-    };
-    let refused = if hinted == plain {
-        refused
-    } else {
-        match file.lock_by(&plain) {
-            Err(error) if error.kind == ErrorKind::Invalid => error,
-            result => return result,
-        }
+        locked => return locked,
     };
     let bounds = Pattern::new(description).ok().and_then(|pattern| pattern.bounds());
     file.lock(bounds.ok_or(refused)?, mode)
