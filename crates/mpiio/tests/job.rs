@@ -502,11 +502,12 @@ fn is_alive(process: i32) -> bool {
 
 #[test]
 fn a_stopped_rank_is_killed_before_others_get_its_bytes() {
-    let server = Server::start("4s");
-    let flags = ["--lock-servers", &server.uri, "--lease-lost", "kill"];
     let folder = tempfile::tempdir().unwrap();
     let file = path(&folder, "file");
     for _ in 0..20 {
+        // Of its own, so that only this rank can hold something there.
+        let server = Server::start("4s");
+        let flags = ["--lock-servers", &server.uri, "--lease-lost", "kill"];
         let mut running = job(&flags, 1, &program("hold.c"), &[&file, "200000"]);
         let mut running = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
