@@ -457,10 +457,26 @@ struct Server {
 
 impl Server {
     fn start(lease: &str) -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        let uri = format!("unix:{}", path(&folder, "socket"));
+        Server::listen(tempfile::tempdir().unwrap(), &["--lock-lease", lease])
+    }
+
+    /// Starts two servers that share the locks of every file, and returns them with the uri of both.
+    fn two(flags: &[&str]) -> (Vec<Server>, String) {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let members = folders.each_ref().map(Server::address).join(",");
+        let flags = [&["--members", members.as_str(), "--beacons", "none"][..], flags].concat();
+        let servers = folders.into_iter().map(|folder| Server::listen(folder, &flags)).collect();
+        (servers, format!("nacre://{members}"))
+    }
+
+    fn address(folder: &TempDir) -> String {
+        format!("unix:{}", path(folder, "socket"))
+    }
+
+    fn listen(folder: TempDir, flags: &[&str]) -> Server {
+        let uri = Server::address(&folder);
         let mut command = Command::new(nacre());
-        command.args(["serve", "--store", "mem:", "--log", "error", "--listen", &uri, "--lock-lease", lease]);
+        command.args(["serve", "--store", "mem:", "--log", "error", "--listen", &uri]).args(flags);
         let mut process = command.current_dir(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "ready"));
@@ -484,6 +500,18 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_lock_spans_the_servers_that_share_a_file() {
+    let (_servers, uri) = Server::two(&["--lock-stripe", "1KiB"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    for how in ["write_at", "write_at_all", "iwrite_at"] {
+        let arguments = [&file, how, "5", "1024", "64", "128", "1"];
+        let printed = succeed(&["--lock-servers", &uri], 4, &program("tear.c"), &arguments);
+        assert_eq!(printed, "torn 0 of 5\n", "{how}");
     }
 }
 
@@ -552,11 +580,12 @@ fn is_alive(process: i32) -> bool {
 
 #[test]
 fn a_stopped_rank_is_killed_before_others_get_its_bytes() {
-    let server = Server::start("4s");
-    let flags = ["--lock-servers", &server.uri, "--lease-lost", "kill"];
     let folder = tempfile::tempdir().unwrap();
     let file = path(&folder, "file");
     for _ in 0..20 {
+        // Of its own, so that only this rank can hold something there.
+        let server = Server::start("4s");
+        let flags = ["--lock-servers", &server.uri, "--lease-lost", "kill"];
         let mut running = job(&flags, 1, &program("hold.c"), &[&file, "200000"]);
         let mut running = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
