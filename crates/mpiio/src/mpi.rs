@@ -628,7 +628,11 @@ pub fn close(file: &mut MPI_File) {
     type Close = unsafe extern "C" fn(*mut MPI_File) -> c_int;
     static CLOSE: Next = Next::new(c"PMPI_File_close");
     // SAFETY: MPI declares the function with this type; the handle is not used again. If MPI does not close the file, it stays.
-    unsafe { CLOSE.find::<Close>().map(|close| close(file)) };
+    unsafe {
+        if let Some(close) = CLOSE.find::<Close>() {
+            close(file);
+        }
+    }
 }
 
 /// Calls the error handler of a file.
