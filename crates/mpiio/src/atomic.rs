@@ -25,8 +25,7 @@ use nacre_lock::Pattern;
 use crate::failure::Failure;
 use crate::file;
 use crate::hint::Hints;
-use crate::mpi::{self, MPI_File, MPI_Offset, MPI_Status, Numbers, Whence, result};
-use crate::request::Rest;
+use crate::mpi::{self, MPI_Comm, MPI_File, MPI_Offset, MPI_Status, Numbers, OwnedType, Whence, result};
 use crate::session::{self, Held};
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
@@ -112,45 +111,115 @@ pub unsafe fn begin(
     }
 }
 
+/// The part of an access that any thread may do.
+pub type Rest = Box<dyn FnOnce() -> Moved + Send>;
+
 /// Bytes that any thread may move between memory and a file.
 enum Movable {
     /// The program's own, which it leaves alone until it has waited for the access: their address and number.
     InPlace(*mut u8, usize),
     /// A copy, which is to be written.
     Copy(Vec<u8>),
+    /// Room for what is read, which a thread of the program then unpacks.
+    Packed(Packed),
 }
 
 // SAFETY: MPI has the program leave the bytes to the access, by whichever thread it is done.
 unsafe impl Send for Movable {}
 
 impl Movable {
-    /// Reads or writes the bytes while they are locked. Returns their number before the end of the file.
-    fn transfer(self, atomic: &Atomic, access: &Access, mode: Mode, writes: bool) -> Result<u64, Failure> {
+    /// Reads or writes the bytes while they are locked.
+    fn transfer(mut self, atomic: &Atomic, access: &Access, mode: Mode, writes: bool) -> Moved {
+        let result = self.transferred(atomic, access, mode, writes);
+        // Also after a failure: only a thread of the program may free a datatype.
+        let packed = if let Movable::Packed(packed) = self { Some(packed) } else { None };
+        Moved { result, packed }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Movable::Copy(bytes) => bytes,
+            Movable::Packed(packed) => &packed.bytes,
+            // SAFETY: the program has so many bytes there, and does not change them meanwhile.
+            Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts(*address, *length) },
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Movable::Copy(bytes) => bytes,
+            Movable::Packed(packed) => &mut packed.bytes,
+            // SAFETY: the program has room for so many bytes there, and leaves it alone.
+            Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts_mut(*address, *length) },
+        }
+    }
+
+    fn transferred(
+        &mut self,
+        atomic: &Atomic,
+        access: &Access,
+        mode: Mode,
+        writes: bool,
+    ) -> Result<u64, Failure> {
         let unknown = || Failure::Own("the bytes in the file are not known".to_owned());
         let regions = access.touched.regions().ok_or_else(unknown)?;
         let hints = *hold(&atomic.hints);
         let lock = session::lock(&atomic.locks, &access.description, mode, hints)?;
         lock.check()?;
-        let write = |regions, bytes: &[u8]| {
-            file::write(&atomic.file, regions, bytes, || Ok(lock.check()?)).map(|()| bytes.len() as u64)
-        };
-        let done = match self {
-            Movable::Copy(bytes) => write(regions, &bytes),
-            Movable::InPlace(address, length) if writes => {
-                // SAFETY: the program has so many bytes there, and leaves them alone.
-                let bytes = unsafe { std::slice::from_raw_parts(address, length) };
-                write(regions, bytes)
-            }
-            Movable::InPlace(address, length) => {
-                // SAFETY: as above.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(address, length) };
-                file::read(&atomic.file, regions, bytes).map(|done| done as u64)
-            }
+        let done = if writes {
+            let bytes = self.bytes();
+            let written = file::write(&atomic.file, regions, bytes, || Ok(lock.check()?));
+            written.map(|()| bytes.len() as u64)
+        } else {
+            file::read(&atomic.file, regions, self.bytes_mut()).map(|done| done as u64)
         };
         // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
         lock.check()?;
         lock.release()?;
         done
+    }
+}
+
+/// Bytes of a file for elements in memory that are not in a row.
+struct Packed {
+    bytes: Vec<u8>,
+    memory: Memory,
+    /// The type of the elements, which the program may free before it waits for them.
+    datatype: OwnedType,
+    numbers: Numbers,
+    communicator: MPI_Comm,
+}
+
+impl Packed {
+    /// Gives the elements their bytes, of which so many were read.
+    fn unpack(mut self, done: u64) -> Result<(), Failure> {
+        let Memory { buffer, count, .. } = self.memory;
+        let (count, datatype) = (u64::try_from(count).unwrap_or(0), self.datatype.handle());
+        let done = done as usize;
+        // SAFETY: the program has the elements there, and leaves them alone until it has waited for them.
+        unsafe {
+            if done < self.bytes.len() {
+                // The elements behind the end of the file stay as they are.
+                let before = mpi::pack(buffer, count, datatype, self.numbers, self.communicator)?;
+                self.bytes[done..].copy_from_slice(&before[done..]);
+            }
+            mpi::unpack(&self.bytes, buffer, count, datatype, self.numbers, self.communicator)
+        }
+    }
+}
+
+/// The end of the part of an access that any thread may do.
+pub struct Moved {
+    result: Result<u64, Failure>,
+    packed: Option<Packed>,
+}
+
+impl Moved {
+    /// Does the part that only threads of the program may do. Returns the number of bytes before the end of the file.
+    pub fn finish(self) -> Result<u64, Failure> {
+        let done = self.result?;
+        self.packed.map_or(Ok(()), |packed| packed.unpack(done))?;
+        Ok(done)
     }
 }
 
@@ -289,7 +358,7 @@ impl Request<'_> {
         Ok(Cow::Owned(unsafe { self.packed(part) }?))
     }
 
-    /// Returns the bytes in memory if any thread may move them; none if the MPI library is needed for it, or if there are none.
+    /// Returns the bytes in memory if any thread may move them; none if the MPI library has to move them, or if there are none.
     ///
     /// # Safety
     ///
@@ -303,11 +372,17 @@ impl Request<'_> {
             // No more than an isize counts, or the part would not be one.
             return Ok(Some(Movable::InPlace(buffer.cast(), part.bytes as usize)));
         }
-        if !self.operation.writes {
-            return Ok(None);
+        if self.operation.writes {
+            // SAFETY: as the caller says.
+            return Ok(Some(Movable::Copy(unsafe { self.packed(part) }?)));
         }
-        // SAFETY: as the caller says.
-        Ok(Some(Movable::Copy(unsafe { self.packed(part) }?)))
+        Ok(Some(Movable::Packed(Packed {
+            bytes: vec![0; part.bytes as usize],
+            memory: self.memory,
+            datatype: mpi::duplicate(datatype)?,
+            numbers: part.numbers,
+            communicator: self.atomic.party.communicator(),
+        })))
     }
 
     /// Returns the elements in memory as bytes in a row.

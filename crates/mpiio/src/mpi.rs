@@ -213,6 +213,14 @@ impl Drop for OwnedType {
     }
 }
 
+/// Returns a datatype that is as another one, and stays when that is freed.
+pub fn duplicate(datatype: MPI_Datatype) -> Result<OwnedType, Code> {
+    let mut duplicate = nacre_mpi_datatype_null();
+    // SAFETY: the result is written to a variable of its type.
+    result(unsafe { mpi_sys::PMPI_Type_dup(datatype, &mut duplicate) })?;
+    Ok(OwnedType(duplicate))
+}
+
 struct Envelope {
     integers: c_int,
     addresses: c_int,

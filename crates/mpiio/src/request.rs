@@ -10,6 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, OnceLock};
 
+use crate::atomic::{Moved, Rest};
 use crate::background;
 use crate::failure::Failure;
 use crate::mpi::{self, Code, MPI_Request, MPI_Status};
@@ -18,20 +19,17 @@ use crate::table::hold;
 /// The end of an access, once its request is complete: the number of bytes, or an error code.
 type Outcome = OnceLock<Result<u64, c_int>>;
 
-/// The part of an access that is left to do. It returns the number of bytes, and calls no MPI library.
-pub type Rest = Box<dyn FnOnce() -> Result<u64, Failure> + Send>;
-
 /// A request that is not complete.
 struct Pending {
     request: MPI_Request,
     outcome: Arc<Outcome>,
     /// The call that began the access.
     call: &'static str,
-    /// The result of the access, once it is done.
-    done: Option<Result<u64, Failure>>,
+    /// The end of the access in the background, once it is there.
+    done: Option<Moved>,
 }
 
-// SAFETY: a handle on an MPI's object may be used by any thread that may call MPI.
+// SAFETY: a handle on an object of MPI may be used by any thread that may call MPI, and others only keep this value.
 unsafe impl Send for Pending {}
 
 type All = HashMap<usize, Pending>;
@@ -103,7 +101,7 @@ impl Pending {
 
     /// Completes the request with the result of its access, which is done.
     fn finish(mut self) {
-        let done = self.done.take().unwrap_or(Err(Failure::Elsewhere));
+        let done = self.done.take().map_or(Err(Failure::Elsewhere), Moved::finish);
         let call = self.call;
         self.complete(done.map_err(|failure| {
             let code = failure.code();

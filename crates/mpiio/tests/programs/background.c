@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
     EXPECT(!MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_RDWR, MPI_INFO_NULL, &file));
     EXPECT(!MPI_File_set_atomicity(file, 1));
     /* Every other byte in memory is written. */
-    char memory[2 * HALF], back[HALF], seen[READS][HALF], received = 0, sent = 1;
+    char memory[2 * HALF], spread[2 * HALF], back[HALF], seen[READS][HALF], received = 0, sent = 1;
     for (int byte = 0; byte < 2 * HALF; byte++) memory[byte] = byte % 2 ? '-' : 'a' + byte / 2 % 26;
     MPI_Datatype other;
     MPI_Type_vector(HALF, 1, 2, MPI_CHAR, &other);
@@ -33,8 +33,10 @@ int main(int argc, char **argv) {
     MPI_Request requests[REQUESTS];
     MPI_Status statuses[REQUESTS];
     EXPECT(!MPI_File_iwrite_at(file, 0, memory, 1, other, &requests[0]));
+    for (int byte = 0; byte < 2 * HALF; byte++) spread[byte] = '-';
+    EXPECT(!MPI_File_iread_at(file, HALF, spread, 1, other, &requests[1]));
     MPI_Type_free(&other);
-    for (int read = 0; read < READS; read++)
+    for (int read = 1; read < READS; read++)
         EXPECT(!MPI_File_iread_at(file, HALF, seen[read], HALF, MPI_CHAR, &requests[1 + read]));
     /* Another kind of request among them. */
     EXPECT(!MPI_Irecv(&received, 1, MPI_CHAR, 0, 0, MPI_COMM_SELF, &requests[REQUESTS - 1]));
@@ -64,7 +66,8 @@ int main(int argc, char **argv) {
     EXPECT(!MPI_File_read_at(file, 0, back, HALF, MPI_CHAR, MPI_STATUS_IGNORE));
     for (int byte = 0; byte < HALF; byte++) {
         EXPECT(back[byte] == 'a' + byte % 26);
-        for (int read = 0; read < READS; read++) EXPECT(seen[read][byte] == '.');
+        EXPECT(spread[2 * byte] == '.' && (byte == HALF - 1 || spread[2 * byte + 1] == '-'));
+        for (int read = 1; read < READS; read++) EXPECT(seen[read][byte] == '.');
     }
     /* Tests find an access complete sooner or later. */
     EXPECT(!MPI_File_iwrite_at(file, 0, back, HALF, MPI_CHAR, &requests[0]));
