@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROWS = 256, COLUMNS = 32 };
+enum { ROWS = 64, COLUMNS = 16 };
 
 static int rank, size;
 
