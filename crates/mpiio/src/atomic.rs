@@ -9,8 +9,9 @@
 //!   holds some of it, or the arguments of one are wrong, each process goes on as if alone.
 //! - An access at the shared pointer, whose bytes nobody knows before, locks the whole file, and is left to the MPI library.
 //!
-//! A non-blocking access is an independent one, also if it is collective: others need not have called it yet. It locks, moves and releases its
-//! bytes in the background, where nothing calls the MPI library. What needs that library is done in the call.
+//! A non-blocking access is an independent one, also if it is collective: others need not have called it yet. It locks, moves and releases
+//! its bytes in the background, where nothing calls the MPI library. What needs that library is done in the call, or when the program
+//! waits for the request.
 //!
 //! Under whichever lock, each process reads or writes its bytes itself, and no others. MPI libraries also read and write back what is between
 //! them, which loses what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.

@@ -113,8 +113,8 @@ impl Held {
     }
 }
 
-/// Locks bytes, as hints say, and waits for those that others hold. What cannot be asked for in that way is locked as if there were no hints, and
-/// what the servers do not take as it is, because it is too irregular, from its first to its last byte.
+/// Locks bytes, as hints say, and waits for those that others hold. What cannot be asked for in that way is locked as if there were no
+/// hints, and what the servers do not take as it is, because it is too irregular, from its first to its last byte.
 pub fn lock(file: &BlockingFile, description: &Description, mode: Mode, hints: Hints) -> Result<Held, Error> {
     acquire(file, description, mode, hints).and_then(Held::new)
 }

@@ -1,5 +1,5 @@
-/* The ranks write interleaved columns of a dataset by parallel HDF5, each on its own and all together; then all of them write the same columns
- * together, again and again, and read what one of them wrote.
+/* The ranks write interleaved columns of a dataset by parallel HDF5, each on its own and all together; then all of them write the same
+ * columns together, again and again, and read what one of them wrote.
  *
  *   hdf5 FILE TIMES
  *
