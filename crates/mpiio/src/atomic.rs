@@ -9,8 +9,9 @@
 //!   holds some of it, or the arguments of one are wrong, each process goes on as if alone.
 //! - An access at the shared pointer, whose bytes nobody knows before, locks the whole file, and is left to the MPI library.
 //!
-//! A non-blocking access is an independent one, also if it is collective: others need not have called it yet. Where threads may call MPI, it
-//! locks, moves and releases its bytes in the background. Only what needs the MPI library's view of memory is done in the call.
+//! A non-blocking access is an independent one, also if it is collective: others need not have called it yet. It locks, moves and releases
+//! its bytes in the background, where nothing calls the MPI library. What needs that library is done in the call, or when the program
+//! waits for the request.
 //!
 //! Under whichever lock, each process reads or writes its bytes itself, and no others. MPI libraries also read and write back what is between
 //! them, which loses what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
@@ -24,8 +25,7 @@ use nacre_lock::Pattern;
 
 use crate::failure::Failure;
 use crate::file;
-use crate::mpi::{self, MPI_File, MPI_Offset, MPI_Status, Numbers, Whence, result};
-use crate::request::Rest;
+use crate::mpi::{self, MPI_Comm, MPI_File, MPI_Offset, MPI_Status, Numbers, OwnedType, Whence, result};
 use crate::session::{self, Held};
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
@@ -111,40 +111,67 @@ pub unsafe fn begin(
     }
 }
 
+/// The part of an access that any thread may do.
+pub type Rest = Box<dyn FnOnce() -> Moved + Send>;
+
 /// Bytes that any thread may move between memory and a file.
 enum Movable {
     /// The program's own, which it leaves alone until it has waited for the access: their address and number.
     InPlace(*mut u8, usize),
     /// A copy, which is to be written.
     Copy(Vec<u8>),
+    /// Room for what is read, which a thread of the program then unpacks.
+    Packed(Packed),
 }
 
 // SAFETY: MPI has the program leave the bytes to the access, by whichever thread it is done.
 unsafe impl Send for Movable {}
 
 impl Movable {
-    /// Reads or writes the bytes while they are locked. Returns their number before the end of the file.
-    fn transfer(self, atomic: &Atomic, access: &Access, mode: Mode, writes: bool) -> Result<u64, Failure> {
+    /// Reads or writes the bytes while they are locked.
+    fn transfer(mut self, atomic: &Atomic, access: &Access, mode: Mode, writes: bool) -> Moved {
+        let result = self.transferred(atomic, access, mode, writes);
+        // Also after a failure: only a thread of the program may free a datatype.
+        let packed = if let Movable::Packed(packed) = self { Some(packed) } else { None };
+        Moved { result, packed }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Movable::Copy(bytes) => bytes,
+            Movable::Packed(packed) => &packed.bytes,
+            // SAFETY: the program has so many bytes there, and does not change them meanwhile.
+            Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts(*address, *length) },
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Movable::Copy(bytes) => bytes,
+            Movable::Packed(packed) => &mut packed.bytes,
+            // SAFETY: the program has room for so many bytes there, and leaves it alone.
+            Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts_mut(*address, *length) },
+        }
+    }
+
+    fn transferred(
+        &mut self,
+        atomic: &Atomic,
+        access: &Access,
+        mode: Mode,
+        writes: bool,
+    ) -> Result<u64, Failure> {
         let unknown = || Failure::Own("the bytes in the file are not known".to_owned());
         let regions = access.touched.regions().ok_or_else(unknown)?;
         let hints = *hold(&atomic.hints);
         let lock = session::lock(&atomic.locks, &hints.request(&access.description, mode))?;
         lock.check()?;
-        let write = |regions, bytes: &[u8]| {
-            file::write(&atomic.file, regions, bytes, || Ok(lock.check()?)).map(|()| bytes.len() as u64)
-        };
-        let mut done = match self {
-            Movable::Copy(bytes) => write(regions, &bytes),
-            Movable::InPlace(address, length) if writes => {
-                // SAFETY: the program has so many bytes there, and leaves them alone.
-                let bytes = unsafe { std::slice::from_raw_parts(address, length) };
-                write(regions, bytes)
-            }
-            Movable::InPlace(address, length) => {
-                // SAFETY: as above.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(address, length) };
-                file::read(&atomic.file, regions, bytes).map(|done| done as u64)
-            }
+        let mut done = if writes {
+            let bytes = self.bytes();
+            let written = file::write(&atomic.file, regions, bytes, || Ok(lock.check()?));
+            written.map(|()| bytes.len() as u64)
+        } else {
+            file::read(&atomic.file, regions, self.bytes_mut()).map(|done| done as u64)
         };
         if hints.flushes && writes && done.is_ok() {
             done = file::flush(&atomic.file).and(done);
@@ -153,6 +180,49 @@ impl Movable {
         lock.check()?;
         lock.release()?;
         done
+    }
+}
+
+/// Bytes of a file for elements in memory that are not in a row.
+struct Packed {
+    bytes: Vec<u8>,
+    memory: Memory,
+    /// The type of the elements, which the program may free before it waits for them.
+    datatype: OwnedType,
+    numbers: Numbers,
+    communicator: MPI_Comm,
+}
+
+impl Packed {
+    /// Gives the elements their bytes, of which so many were read.
+    fn unpack(mut self, done: u64) -> Result<(), Failure> {
+        let Memory { buffer, count, .. } = self.memory;
+        let (count, datatype) = (u64::try_from(count).unwrap_or(0), self.datatype.handle());
+        let done = done as usize;
+        // SAFETY: the program has the elements there, and leaves them alone until it has waited for them.
+        unsafe {
+            if done < self.bytes.len() {
+                // The elements behind the end of the file stay as they are.
+                let before = mpi::pack(buffer, count, datatype, self.numbers, self.communicator)?;
+                self.bytes[done..].copy_from_slice(&before[done..]);
+            }
+            mpi::unpack(&self.bytes, buffer, count, datatype, self.numbers, self.communicator)
+        }
+    }
+}
+
+/// The end of the part of an access that any thread may do.
+pub struct Moved {
+    result: Result<u64, Failure>,
+    packed: Option<Packed>,
+}
+
+impl Moved {
+    /// Does the part that only threads of the program may do. Returns the number of bytes before the end of the file.
+    pub fn finish(self) -> Result<u64, Failure> {
+        let done = self.result?;
+        self.packed.map_or(Ok(()), |packed| packed.unpack(done))?;
+        Ok(done)
     }
 }
 
@@ -295,7 +365,7 @@ impl Request<'_> {
         Ok(Cow::Owned(unsafe { self.packed(part) }?))
     }
 
-    /// Returns the bytes in memory if any thread may move them; none if the MPI library is needed for it, or if there are none.
+    /// Returns the bytes in memory if any thread may move them; none if the MPI library has to move them, or if there are none.
     ///
     /// # Safety
     ///
@@ -309,11 +379,17 @@ impl Request<'_> {
             // No more than an isize counts, or the part would not be one.
             return Ok(Some(Movable::InPlace(buffer.cast(), part.bytes as usize)));
         }
-        if !self.operation.writes {
-            return Ok(None);
+        if self.operation.writes {
+            // SAFETY: as the caller says.
+            return Ok(Some(Movable::Copy(unsafe { self.packed(part) }?)));
         }
-        // SAFETY: as the caller says.
-        Ok(Some(Movable::Copy(unsafe { self.packed(part) }?)))
+        Ok(Some(Movable::Packed(Packed {
+            bytes: vec![0; part.bytes as usize],
+            memory: self.memory,
+            datatype: mpi::duplicate(datatype)?,
+            numbers: part.numbers,
+            communicator: self.atomic.party.communicator(),
+        })))
     }
 
     /// Returns the elements in memory as bytes in a row.

@@ -28,7 +28,6 @@ const int nacre_mpi_success = MPI_SUCCESS;
 const int nacre_mpi_err_io = MPI_ERR_IO;
 const int nacre_mpi_err_no_space = MPI_ERR_NO_SPACE;
 const int nacre_mpi_err_quota = MPI_ERR_QUOTA;
-const int nacre_mpi_thread_multiple = MPI_THREAD_MULTIPLE;
 const int nacre_mpi_comm_type_shared = MPI_COMM_TYPE_SHARED;
 
 const int nacre_mpi_max_datarep_string = MPI_MAX_DATAREP_STRING;

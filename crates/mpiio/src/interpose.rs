@@ -101,14 +101,13 @@ unsafe fn nonblocking(
     let created = begun.and_then(|begun| {
         let bytes = match begun {
             Begun::Done(status) => mpi::bytes_of(&status)?,
-            Begun::Rest(rest) if mpi::lets_threads_call() => {
+            Begun::Rest(rest) => {
                 // SAFETY: as the caller says.
                 return Ok(unsafe { request::in_background(call, rest, request) }?);
             }
-            Begun::Rest(rest) => rest()?,
         };
         // SAFETY: as the caller says.
-        Ok(unsafe { request::completed(bytes, request) }?)
+        Ok(unsafe { request::completed(call, bytes, request) }?)
     });
     match created {
         Ok(()) => mpi::success(),
@@ -438,7 +437,88 @@ function! { MPI_File_preallocate PMPI_File_preallocate (file: MPI_File, size: MP
     whole_file("MPI_File_preallocate", file, next)
 } }
 
+/// Returns the requests of an array, where some of this library's own are pending.
+///
+/// # Safety
+///
+/// The array has so many requests.
+unsafe fn requests<'a>(count: c_int, first: *const MPI_Request) -> &'a [MPI_Request] {
+    match usize::try_from(count) {
+        Ok(count) if request::is_any_pending() && !first.is_null() => {
+            // SAFETY: as the caller says.
+            unsafe { std::slice::from_raw_parts(first, count) }
+        }
+        _ => &[],
+    }
+}
+
+function! { MPI_Wait PMPI_Wait (request: *mut MPI_Request, status: *mut MPI_Status) next => {
+    // SAFETY: it is one request, says MPI.
+    request::wait_for_all(unsafe { requests(1, request) });
+    next()
+} }
+
+function! { MPI_Waitall PMPI_Waitall (count: c_int, first: *mut MPI_Request, statuses: *mut MPI_Status) next => {
+    // SAFETY: there are so many requests, says MPI.
+    request::wait_for_all(unsafe { requests(count, first) });
+    next()
+} }
+
+function! { MPI_Waitany PMPI_Waitany (
+    count: c_int, first: *mut MPI_Request, index: *mut c_int, status: *mut MPI_Status
+) next => {
+    // SAFETY: as above.
+    request::wait_for_any(unsafe { requests(count, first) });
+    next()
+} }
+
+function! { MPI_Waitsome PMPI_Waitsome (
+    count: c_int, first: *mut MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
+) next => {
+    // SAFETY: as above.
+    request::wait_for_any(unsafe { requests(count, first) });
+    next()
+} }
+
+/// Has requests whose accesses are done found complete by a test.
+fn testing(next: impl FnOnce() -> c_int) -> c_int {
+    if request::is_any_pending() {
+        request::complete_done();
+    }
+    next()
+}
+
+function! { MPI_Test PMPI_Test (request: *mut MPI_Request, flag: *mut c_int, status: *mut MPI_Status) next => {
+    testing(next)
+} }
+
+function! { MPI_Testall PMPI_Testall (
+    count: c_int, first: *mut MPI_Request, flag: *mut c_int, statuses: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
+function! { MPI_Testany PMPI_Testany (
+    count: c_int, first: *mut MPI_Request, index: *mut c_int, flag: *mut c_int, status: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
+function! { MPI_Testsome PMPI_Testsome (
+    count: c_int, first: *mut MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
+function! { MPI_Request_get_status PMPI_Request_get_status (
+    request: MPI_Request, flag: *mut c_int, status: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
 function! { MPI_Finalize PMPI_Finalize () next => {
+    // Of programs that have freed requests and not waited.
+    request::finish_all();
     session::end();
     next()
 } }

@@ -6,7 +6,6 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
 
 pub use mpi_sys::{
     MPI_Comm, MPI_Count, MPI_Datatype, MPI_File, MPI_Info, MPI_Offset, MPI_Request, MPI_Status,
@@ -33,7 +32,6 @@ unsafe extern "C" {
     safe static nacre_mpi_err_io: c_int;
     safe static nacre_mpi_err_no_space: c_int;
     safe static nacre_mpi_err_quota: c_int;
-    safe static nacre_mpi_thread_multiple: c_int;
     safe static nacre_mpi_max_datarep_string: c_int;
     safe static nacre_mpi_max_error_string: c_int;
     safe fn nacre_mpi_byte() -> MPI_Datatype;
@@ -213,6 +211,14 @@ impl Drop for OwnedType {
         // SAFETY: the handle is this value's own, and is not used again. If MPI does not free it, it stays.
         unsafe { mpi_sys::PMPI_Type_free(&mut self.0) };
     }
+}
+
+/// Returns a datatype that is as another one, and stays when that is freed.
+pub fn duplicate(datatype: MPI_Datatype) -> Result<OwnedType, Code> {
+    let mut duplicate = nacre_mpi_datatype_null();
+    // SAFETY: the result is written to a variable of its type.
+    result(unsafe { mpi_sys::PMPI_Type_dup(datatype, &mut duplicate) })?;
+    Ok(OwnedType(duplicate))
 }
 
 struct Envelope {
@@ -641,15 +647,15 @@ pub fn call_error_handler(file: MPI_File, code: c_int) {
     unsafe { mpi_sys::PMPI_File_call_errhandler(file, code) };
 }
 
-/// Returns whether any thread may call the MPI library at any time.
-pub fn lets_threads_call() -> bool {
-    static LETS: OnceLock<bool> = OnceLock::new();
-    *LETS.get_or_init(|| {
-        let mut level = 0;
-        // SAFETY: the result is written to a variable of its type.
-        let code = unsafe { mpi_sys::PMPI_Query_thread(&mut level) };
-        code == nacre_mpi_success && level >= nacre_mpi_thread_multiple
-    })
+/// Returns whether a request is complete, and frees it then.
+pub fn test(request: &mut MPI_Request) -> Result<bool, Code> {
+    type Test = unsafe extern "C" fn(*mut MPI_Request, *mut c_int, *mut MPI_Status) -> c_int;
+    static TEST: Next = Next::new(c"PMPI_Test");
+    let mut flag = 0;
+    // SAFETY: MPI declares the function with this type; the results are written to variables of their types.
+    let code = unsafe { TEST.find::<Test>().map(|test| test(request, &mut flag, nacre_mpi_status_ignore())) };
+    result(code.unwrap_or(nacre_mpi_err_io))?;
+    Ok(flag != 0)
 }
 
 /// Returns the number of this process in the job.

@@ -1,9 +1,9 @@
 //! The watchdog of this process: another process, which kills this one before its lease on locked bytes is over.
 //!
-//! A process that is stopped between the check of its lock and its write still writes when it continues, and a file accepts the write. So it
-//! is to be killed before the servers grant its bytes to others. Both processes have a file in memory, with the time at which that is due:
-//! a margin before the end of the lease while this process holds bytes, and never while it holds none. A process that does not get to
-//! renew its lease does not get to put that time off either.
+//! A process that is stopped between the check of its lock and its write still writes when it continues, and a file accepts the write. So
+//! it is to be killed before the servers grant its bytes to others. Both processes have a file in memory, with the time at which that is
+//! due: a margin before the end of the lease while this process holds bytes, and never while it holds none. A process that does not get
+//! to renew its lease does not get to put that time off either.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

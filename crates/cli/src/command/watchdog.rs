@@ -1,7 +1,7 @@
 //! `nacre mpirun-watchdog`: a process beside a rank, which ends the rank before its lease on locked bytes is over.
 //!
-//! The library in the rank starts it (`crates/mpiio/src/watchdog.rs`), and gives it as standard input a file in memory with the time at which
-//! the rank is to be ended, and as standard output the rank's process.
+//! The library in the rank starts it (`crates/mpiio/src/watchdog.rs`), and gives it as standard input a file in memory with the time at
+//! which the rank is to be ended, and as standard output the rank's process.
 
 use std::fs::File;
 use std::io;

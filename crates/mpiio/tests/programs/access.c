@@ -1,9 +1,8 @@
 /* Every kind of access to a file in atomic mode, by two ranks or more, compared with what the same calls are to do: views of several kinds,
  * pointers, counts, statuses, ends of files.
  *
- *   access FILE [threads]
+ *   access FILE
  *
- * With "threads", non-blocking accesses go on in the background.
  * Prints "all as it should be" on rank 0. */
 #include <mpi.h>
 #include <stdio.h>
@@ -400,11 +399,10 @@ static void ends(MPI_File file) {
 }
 
 int main(int argc, char **argv) {
-    int provided, level = argc > 2 ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE;
-    MPI_Init_thread(&argc, &argv, level, &provided);
+    MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (argc < 2 || provided < level) MPI_Abort(MPI_COMM_WORLD, 2);
+    if (argc < 2) MPI_Abort(MPI_COMM_WORLD, 2);
     const char *path = argv[1];
     MPI_File file;
     CHECK(MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file));

@@ -1,5 +1,5 @@
-/* The ranks write an array by ADIOS, a block of its columns each, and read some of its rows, each of which has pieces of all ranks. ADIOS has no
- * call for the atomic mode: "nacre mpirun --atomic" turns it on.
+/* The ranks write an array by ADIOS, a block of its columns each, and read some of its rows, each of which has pieces of all ranks. ADIOS
+ * has no call for the atomic mode: "nacre mpirun --atomic" turns it on.
  *
  *   adios FILE
  *

@@ -1,5 +1,5 @@
-/* The ranks write interleaved columns of a dataset by parallel HDF5, each on its own and all together; then all of them write the same columns
- * together, again and again, and read what one of them wrote.
+/* The ranks write interleaved columns of a dataset by parallel HDF5, each on its own and all together; then all of them write the same
+ * columns together, again and again, and read what one of them wrote.
  *
  *   hdf5 FILE TIMES
  *
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROWS = 256, COLUMNS = 32 };
+enum { ROWS = 64, COLUMNS = 16 };
 
 static int rank, size;
 

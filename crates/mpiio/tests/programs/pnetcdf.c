@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROWS = 256, COLUMNS = 32 };
+enum { ROWS = 128, COLUMNS = 16 };
 
 static int rank, size;
 
