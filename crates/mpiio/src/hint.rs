@@ -1,8 +1,8 @@
 //! Hints about the locks of a file, which programs give and read by MPI's info objects.
 //!
-//! A hint never changes what is read or written. They are there for studies, which compare the ways of "Noncontiguous Locking Techniques for
-//! Parallel File Systems" (sections 3, 4 and 5.3) and the block locks of other systems. A study that gives a wrong hint is to hear of it, not
-//! to measure something else; so it is an error.
+//! A hint never changes what is read or written. Hints are there for studies, which compare the ways of "Noncontiguous Locking Techniques
+//! for Parallel File Systems" (sections 3, 4 and 5.3) and the block locks of other systems. A study that gives a wrong hint is to hear of
+//! it, not to measure something else. So it is an error.
 
 use std::ffi::CStr;
 
