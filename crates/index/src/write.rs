@@ -152,13 +152,13 @@ pub struct Writer {
     lock: File,
 }
 
-/// What is being written.
+/// A sweep that is being written.
 enum Begun {
     Database(Connection),
     Columns(Box<Columns>),
 }
 
-/// What was written, but for its end.
+/// A sweep that is written except for its end.
 #[derive(Debug)]
 enum Written {
     Database(Box<Database>),

@@ -18,7 +18,7 @@ pub struct Pauses {
     pub bound_ns: u64,
 }
 
-/// What a rank does while it pauses.
+/// The activity of a rank while it pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pausing {
     /// It waits for an answer.

@@ -919,7 +919,7 @@ impl Copy {
     }
 }
 
-/// What a process sees of an entry, whose device has another number on another machine.
+/// The identity of an entry as a process sees it, whose device has another number on another machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
     /// The inode number. Those of the roots of file systems are often the same.

@@ -217,7 +217,7 @@ pub struct Directory<S> {
     split: AtomicBool,
 }
 
-/// What is above a directory.
+/// The directories above a directory.
 enum Above<S> {
     /// Nothing: it is a root.
     Nothing,

@@ -65,7 +65,7 @@ pub(crate) struct Inner {
     pub proposer: Proposer,
     pub known: Mutex<Arc<CachedViews>>,
     refreshing: tokio::sync::Mutex<()>,
-    /// What is asked for in advance where one entry is read, and where many are.
+    /// The bytes that are asked for in advance: where one entry is read, and where many are.
     pub read_guess: Guess,
     pub scan_guess: Guess,
 }

@@ -1,4 +1,4 @@
-//! What the parts of an append cost the nodes that take part in it: measured with the programs that are simulated, or given.
+//! The costs of the parts of an append, on each node that takes part in it: measured with the programs that are simulated, or given.
 
 use std::fmt;
 use std::str::FromStr;

@@ -311,7 +311,7 @@ enum Event {
 const READ_TAIL: u64 = u64::MAX;
 const PASS_OVER: u64 = u64::MAX - 1;
 
-/// What had been done at a time.
+/// The counts of what had been done at a time.
 #[derive(Clone, Debug, Default)]
 struct Progress {
     now: u64,

@@ -1,4 +1,4 @@
-//! What simulations share: nodes that take one message after the other, the network between them, and events in the order of time.
+//! The parts that simulations share: nodes that take one message after the other, the network between them, and events in the order of time.
 //! All times are nanoseconds since the beginning.
 
 use std::collections::BTreeMap;

@@ -139,7 +139,7 @@ struct Level {
     first: usize,
 }
 
-/// What is shown of an index.
+/// The state of the view of an index.
 struct Browser<'a> {
     index: &'a Index,
     /// The open directories, from the roots down. There is at least one.

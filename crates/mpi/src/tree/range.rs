@@ -19,7 +19,7 @@ use crate::tree::{Lines, Rank};
 /// The maximum number of large files that a rank begins at once; each takes an open record where it is copied.
 const FILES_MAX: usize = 64;
 
-/// What the walk of a rank leaves for later.
+/// The entries that the walk of a rank leaves for later.
 pub struct LeftLater(Mutex<State>);
 
 struct State {

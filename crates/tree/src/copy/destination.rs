@@ -81,7 +81,7 @@ pub struct Destination {
     naming: Mutex<()>,
 }
 
-/// What is above a directory.
+/// The directories above a directory.
 enum Above {
     /// Nothing: the copy is made in it.
     Nothing,
