@@ -142,6 +142,17 @@ impl<'a> Output<'a> {
         self.received[from as usize]
     }
 
+    /// Returns whether all that the ranks have sent, as pieces and reports of their progress, has come and is printed. `sent` has
+    /// both numbers of each rank, in their order; `None` for one that has not told them yet.
+    pub fn is_complete(&mut self, sent: impl IntoIterator<Item = Option<(u64, u64)>>) -> bool {
+        let has_come = |(rank, sent): (u32, Option<(u64, u64)>)| {
+            let reports = self.progress().map_or(0, |progress| progress.received(rank));
+            sent.is_some_and(|sent| rank == 0 || sent == (self.received(rank), reports))
+        };
+        let all_came = (0..).zip(sent).all(has_come);
+        all_came && self.is_empty()
+    }
+
     /// Returns the error with which printing failed. Nothing is printed after it.
     pub fn failure(&self) -> Option<io::Error> {
         self.printer.as_ref()?.shared.failure()

@@ -310,17 +310,8 @@ impl Rank<'_> {
         }
         let mut parts: Vec<Option<Part>> = (0..self.network.size()).map(|_| None).collect();
         parts[0] = Some(part);
-        let complete = |parts: &[Option<Part>], output: &mut Output<'_>| {
-            output.is_empty()
-                && parts.iter().enumerate().all(|(rank, part)| {
-                    let rank = rank as u32;
-                    let reports = output.progress().map_or(0, |progress| progress.received(rank));
-                    part.as_ref().is_some_and(|part| {
-                        rank == 0 || output.received(rank) == part.pieces && reports == part.reports
-                    })
-                })
-        };
-        while !complete(&parts, output) {
+        let sent = |part: &Option<Part>| part.as_ref().map(|part| (part.pieces, part.reports));
+        while !output.is_complete(parts.iter().map(sent)) {
             let mut quiet = !output.go_on(&self.network)?;
             while let Some((from, bytes)) = self.network.receive_part() {
                 let part = postcard::from_bytes(&bytes).map_err(|_| JobError::Nonsense(from))?;

@@ -1,4 +1,4 @@
-//! The flags of a walk of file trees, and what they ask for: shared by `nacre walk` and `nacre-mpi walk`.
+//! The flags of walks and copies of file trees, and what they ask for: shared by `nacre` and `nacre-mpi`.
 //!
 //! A [`Plan`] is built from the flags ([`Args`]). A program makes the same plan in each of its processes
 //! ([`Plan::begin_at`] the same time), gives its threads [`Plan::collectors`], takes what they have [`Counted`], saves, sends
@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod copies;
 mod counted;
 mod filters;
 
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 pub use args::{Args, THREADS_MAX, parse_threads};
+pub use copies::{CopyFlags, parse_chunk};
 pub use counted::{Counted, StoppedWalk, quoted};
 pub use filters::Filters;
 use nacre_quantity::Escaped;

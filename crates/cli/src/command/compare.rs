@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use nacre_quantity::Escaped;
-use nacre_tree::copy::{Aspects, Copy, Difference, Differing, Options, StartError};
+use nacre_tree::copy::{Aspects, Copy, Differing, Options, StartError};
 use nacre_walk_cli::Filters;
 use serde_json::{Map, Value, json};
 
@@ -89,7 +88,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         if args.quiet {
             return comparison.control().stop();
         }
-        let line = if session.json { described_in_json(&differing) } else { described(&differing) };
+        let line = if session.json { described_in_json(&differing) } else { differing.to_string() };
         if let Err(error) = output::line(&line) {
             // The first error is the cause of the others.
             let _ = unwritten.set(error);
@@ -148,19 +147,6 @@ fn print_totals(session: &Context, args: &Args, comparison: &Copy, differences: 
         output::line(&format!("{} differ, {same} the same", quantity::grouped(differences)))?;
     }
     output::flush()
-}
-
-/// Returns the line about a difference.
-fn described(differing: &Differing) -> String {
-    let path = match &differing.path[..] {
-        b"" => ".".to_owned(),
-        path => Escaped(path).to_string(),
-    };
-    match differing.difference {
-        Difference::Missing => format!("only in the source: {path}"),
-        Difference::Extra => format!("only in the destination: {path}"),
-        difference => format!("differ ({}): {path}", difference.name()),
-    }
 }
 
 fn described_in_json(differing: &Differing) -> String {

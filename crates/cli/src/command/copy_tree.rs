@@ -4,21 +4,19 @@ use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_quantity::Escaped;
 use nacre_tree::Control;
-use nacre_tree::copy::{Copy, Counters, Differing, Options, Plan};
+use nacre_tree::copy::{Copy, Counters, Differing, Plan};
 use nacre_tree::remove::Counted;
-use nacre_walk_cli::Filters;
+use nacre_walk_cli::{CopyFlags, Filters};
 use serde_json::{Map, Value, json};
 
 use crate::command::remove::{complain, failure_json};
 use crate::failure::Failure;
 use crate::progress::Ticker;
-use crate::quantity::parse_size;
 use crate::session::Context;
 use crate::{interrupt, output, quantity};
 
@@ -35,33 +33,12 @@ pub struct Args {
     source: PathBuf,
     /// The path of the copy, or DIRECTORY/ to create it in
     destination: PathBuf,
-    /// Detect differences by contents instead of by sizes and times of modification
-    #[arg(long)]
-    checksum: bool,
-    /// Afterwards, compare everything with its copy, including contents
-    #[arg(long)]
-    verify: bool,
-    /// Replace links and files that are in the way of a directory, and devices, pipes and sockets that are in the way
-    /// of anything else
-    #[arg(long, short)]
-    force: bool,
-    /// Sync every file to disk before it gets its name, and everything before the command ends
-    #[arg(long)]
-    fsync: bool,
-    /// Descend into other file systems that are mounted below the source
-    #[arg(long)]
-    cross_mounts: bool,
-    /// Do not copy extended attributes and ACLs
-    #[arg(long)]
-    no_xattrs: bool,
+    #[command(flatten)]
+    flags: CopyFlags,
     /// Make the destination a mirror of the source: remove what the source does not have. Asks for confirmation first,
     /// and refuses if it cannot ask
     #[arg(long, conflicts_with = "filters")]
     mirror: bool,
-    /// With --mirror: empty the destination if the source is empty, which is refused otherwise: the file system that belongs
-    /// there may not be mounted
-    #[arg(long, requires = "mirror")]
-    mirror_empty: bool,
     /// With --mirror: do not ask
     #[arg(long, short, requires = "mirror")]
     yes: bool,
@@ -75,35 +52,15 @@ pub struct Args {
     /// Number of threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
-    /// Split files larger than this into chunks of this size, which are copied in parallel
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
-    chunk: u64,
     #[command(flatten)]
     filters: Filters,
 }
 
-/// The smallest chunk, in bytes.
-const CHUNK_BYTES_MIN: u64 = 4096;
-
 /// Runs `nacre copy`.
 pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
-    if args.chunk < CHUNK_BYTES_MIN {
-        return Err(Failure::Usage("chunks must have at least 4096 bytes".into()));
-    }
     let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
-    let options = Options {
-        threads: threads.unwrap_or(NonZeroUsize::MIN),
-        chunk_bytes: args.chunk,
-        checksum: args.checksum,
-        force: args.force,
-        fsync: args.fsync,
-        cross_mounts: args.cross_mounts,
-        extended: !args.no_xattrs,
-        mirror: args.mirror,
-        mirror_empty: args.mirror_empty,
-        selection: Arc::new(selection),
-    };
+    let options = args.flags.options(threads.unwrap_or(NonZeroUsize::MIN), args.mirror, selection);
     let usage = |refusal: nacre_tree::copy::StartError| Failure::Usage(refusal.to_string());
     let copy = Copy::new(&args.source, &args.destination, options).map_err(usage)?;
     if args.dry_run {
@@ -125,11 +82,11 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         || {
             shown(&copy, "", || copy.run())?;
             let good = copy.failures().count() == 0 && !copy.control().is_stopped();
-            if args.verify && good { shown(&copy, "comparing", || copy.verify()) } else { Ok(()) }
+            if args.flags.verify && good { shown(&copy, "comparing", || copy.verify()) } else { Ok(()) }
         },
     )?;
     done.map_err(usage)?;
-    report(session, &copy, args.verify)
+    report(session, &copy, args.flags.verify)
 }
 
 /// Finds out what a copy would do, and lists it if asked to.

@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nacre_quantity::{Escaped, count, grouped};
+use nacre_quantity::{count, grouped};
 use nacre_ranks::Shutdown;
-use nacre_tree::copy::{Aspects, Copy, Difference, Differing, LeftOver, Options, Report};
+use nacre_tree::copy::{Aspects, Copy, Differing, LeftOver, Options, Report};
 use nacre_walk::filter::Selection;
-use nacre_walk_cli::CommandError;
+use nacre_walk_cli::{CommandError, parse_chunk};
 use serde_json::{Map, Value};
 
 use crate::job::JobError;
 use crate::output::Output;
 use crate::progress::Figures;
-use crate::tree::copy::{broken, directories_only, parse_chunk, progress, refused, see_the_same};
+use crate::tree::copy::{broken, directories_only, progress, refused, see_the_same};
 use crate::tree::range::{self, LeftLater, Sharing};
 use crate::tree::{Common, Faults, Lines, Part, Rank, Totals, put_path};
 use crate::walk::{agree, end, fail, printer};
@@ -92,7 +92,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
     let (lines, differences, json) = (Lines::new(forwarder), AtomicU64::new(0), rank.json);
     let report = |differing: Differing| {
         differences.fetch_add(1, Ordering::Relaxed);
-        let line = if json { described_in_json(&differing) } else { described(&differing) };
+        let line = if json { described_in_json(&differing) } else { differing.to_string() };
         lines.print(format!("{line}\n").as_bytes());
     };
     let begin = rank.network.is_root();
@@ -185,19 +185,6 @@ fn conclude(rank: &Rank<'_>, totals: &Totals) -> i32 {
         return TROUBLE;
     }
     i32::from(differences > 0)
-}
-
-/// Returns the line about a difference.
-fn described(differing: &Differing) -> String {
-    let path = match &differing.path[..] {
-        b"" => ".".to_owned(),
-        path => Escaped(path).to_string(),
-    };
-    match differing.difference {
-        Difference::Missing => format!("only in the source: {path}"),
-        Difference::Extra => format!("only in the destination: {path}"),
-        difference => format!("differ ({}): {path}", difference.name()),
-    }
 }
 
 fn described_in_json(differing: &Differing) -> String {

@@ -19,15 +19,15 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nacre_quantity::{count, grouped, size};
 use nacre_ranks::{self as algorithm, Shutdown};
 use nacre_tree::Control;
-use nacre_tree::copy::{Copy, Counters, Differing, LeftOver, Options, Plan, Sight, StartError, Worker};
+use nacre_tree::copy::{Copy, Counters, Differing, LeftOver, Plan, Sight, StartError, Worker};
 use nacre_walk::filter::Selection;
-use nacre_walk_cli::CommandError;
+use nacre_walk_cli::{CommandError, CopyFlags};
 use serde_json::{Map, Value};
 
 use crate::job::JobError;
@@ -51,32 +51,11 @@ pub struct Args {
     source: PathBuf,
     /// The path of the copy, or DIRECTORY/ to create it in
     destination: PathBuf,
-    /// Detect differences by contents instead of by sizes and times
-    #[arg(long)]
-    checksum: bool,
-    /// Afterwards, compare everything with its copy, including contents
-    #[arg(long)]
-    verify: bool,
-    /// Replace links and files that are in the way of a directory, and devices, pipes and sockets that are in the way
-    /// of anything else
-    #[arg(long, short)]
-    force: bool,
-    /// Sync every file to disk before it gets its name, and everything before the command ends
-    #[arg(long)]
-    fsync: bool,
-    /// Descend into other file systems that are mounted below the source
-    #[arg(long)]
-    cross_mounts: bool,
-    /// Do not copy extended attributes and ACLs
-    #[arg(long)]
-    no_xattrs: bool,
+    #[command(flatten)]
+    flags: CopyFlags,
     /// Make the destination a mirror of the source: remove what the source does not have
     #[arg(long, conflicts_with_all = ["filters", "cross_mounts"])]
     mirror: bool,
-    /// With --mirror: empty the destination if the source is empty, which is refused otherwise: the file system that belongs
-    /// there may not be mounted
-    #[arg(long, requires = "mirror")]
-    mirror_empty: bool,
     /// With --mirror: remove
     #[arg(long, short, requires = "mirror")]
     yes: bool,
@@ -86,19 +65,8 @@ pub struct Args {
     /// With --dry-run: also print every path; with --json, as one object per line before the totals
     #[arg(long, requires = "dry_run")]
     list: bool,
-    /// Split files larger than this into chunks of this size, which the ranks share out
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_chunk)]
-    chunk: u64,
     #[command(flatten)]
     common: Common,
-}
-
-/// Parses the size of a chunk.
-pub fn parse_chunk(text: &str) -> Result<u64, String> {
-    match nacre_quantity::parse_size(text)? {
-        size if size < 4096 => Err("chunks must have at least 4096 bytes".to_owned()),
-        size => Ok(size),
-    }
 }
 
 /// Runs `nacre-mpi copy`.
@@ -145,7 +113,7 @@ pub fn run(rank: &mut Rank<'_>, args: &Args) -> Result<i32, JobError> {
         let _stop = StopAtEnd(&counting);
         let mut job = Job { rank: &mut *rank, copy: &copy, options: &options, threads };
         match job.run(&mut output)? {
-            Shutdown::Finished if args.verify => job.verify(&mut output),
+            Shutdown::Finished if args.flags.verify => job.verify(&mut output),
             ended => Ok(ended),
         }
     })?;
@@ -185,18 +153,7 @@ impl Drop for StopAtEnd<'_> {
 }
 
 fn prepare(args: &Args, threads: NonZeroUsize, selection: Selection) -> Result<Copy, CommandError> {
-    let options = Options {
-        threads,
-        chunk_bytes: args.chunk,
-        checksum: args.checksum,
-        force: args.force,
-        fsync: args.fsync,
-        cross_mounts: args.cross_mounts,
-        extended: !args.no_xattrs,
-        mirror: args.mirror,
-        mirror_empty: args.mirror_empty,
-        selection: Arc::new(selection),
-    };
+    let options = args.flags.options(threads, args.mirror, selection);
     let copy = directories_only(Copy::new(&args.source, &args.destination, options).map_err(refused)?)?;
     if args.mirror && !args.yes && !args.dry_run {
         let sentence = "nothing was copied or removed: a job has nobody to ask; give --yes, or check first with --dry-run";
@@ -468,7 +425,7 @@ fn report(rank: &Rank<'_>, args: &Args, copy: &Copy, totals: &Totals) -> i32 {
         for (place, name) in NAMES.iter().enumerate() {
             map.insert((*name).to_owned(), totals.count(place).into());
         }
-        let verified: Value = if args.verify { totals.count(VERIFIED).into() } else { Value::Null };
+        let verified: Value = if args.flags.verify { totals.count(VERIFIED).into() } else { Value::Null };
         map.insert("verified".to_owned(), verified);
         map.insert("left_out".to_owned(), totals.notes.count.into());
         map.insert("first_left_out".to_owned(), totals.notes.json().into());
@@ -478,7 +435,7 @@ fn report(rank: &Rank<'_>, args: &Args, copy: &Copy, totals: &Totals) -> i32 {
         println!("{}", Value::Object(map));
     } else {
         totals.notes.complain();
-        let verified = match args.verify {
+        let verified = match args.flags.verify {
             true => format!("; {} compared", grouped(totals.count(VERIFIED))),
             false => String::new(),
         };

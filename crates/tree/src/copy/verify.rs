@@ -5,10 +5,12 @@
 //! processes. The contents of large files are left for later then.
 
 use std::ffi::CStr;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use nacre_quantity::Escaped;
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory;
@@ -136,6 +138,18 @@ pub struct Differing {
     pub size: u64,
     /// The difference.
     pub difference: Difference,
+}
+
+/// The line about a difference, as people read it.
+impl fmt::Display for Differing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = Escaped(if self.path.is_empty() { &b"."[..] } else { &self.path });
+        match self.difference {
+            Difference::Missing => write!(f, "only in the source: {path}"),
+            Difference::Extra => write!(f, "only in the destination: {path}"),
+            difference => write!(f, "differ ({}): {path}", difference.name()),
+        }
+    }
 }
 
 /// A callback that is given every difference, from all threads.
