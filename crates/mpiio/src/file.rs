@@ -69,6 +69,14 @@ pub fn write(
     Ok(())
 }
 
+/// Flushes what was written to the device.
+pub fn flush(file: &File) -> Result<(), Failure> {
+    let failed = |error: Error| {
+        Failure::File(mpi::error_class_of(&error), format!("cannot flush the file to its device: {error}"))
+    };
+    file.sync_data().map_err(failed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,8 +9,6 @@ use crate::mpi::{self, Code, MPI_Comm, byte, error_class_io};
 // SAFETY: they are defined in constant.c, with these types.
 unsafe extern "C" {
     safe static nacre_mpi_comm_type_shared: c_int;
-    safe fn nacre_mpi_status_ignore() -> *mut mpi_sys::MPI_Status;
-    safe fn nacre_mpi_info_null() -> mpi_sys::MPI_Info;
     safe fn nacre_mpi_errors_return() -> mpi_sys::MPI_Errhandler;
 }
 
@@ -38,9 +36,7 @@ fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
         let mut request = request.assume_init();
         let begun = Instant::now();
         loop {
-            let mut flag = 0;
-            result(mpi_sys::PMPI_Test(&mut request, &mut flag, nacre_mpi_status_ignore()))?;
-            if flag != 0 {
+            if mpi::test(&mut request).map_err(Failure::NotReported)? {
                 return Ok(true);
             }
             if begun.elapsed() > wait {
@@ -105,7 +101,7 @@ impl Party {
                 self.communicator,
                 nacre_mpi_comm_type_shared,
                 0,
-                nacre_mpi_info_null(),
+                mpi::info_null(),
                 &mut node,
             ))?;
             let sized = mpi_sys::PMPI_Comm_size(node, &mut size);
