@@ -43,7 +43,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static DONE: Condvar = Condvar::new();
 
 fn key(request: MPI_Request) -> usize {
-    request as usize
+    request.0 as usize
 }
 
 /// Returns the error code of an access that has ended, or that of success.

@@ -24,10 +24,14 @@ impl Grid {
     /// If there are fewer points than blocks in a direction.
     pub(super) fn new(edge: u32, ranks: u32) -> Result<Grid, BenchError> {
         let (mut blocks, mut factors, mut rest) = ([1; 3], Vec::new(), u64::from(ranks));
-        for factor in 2..=rest {
-            while rest.is_multiple_of(factor) {
-                factors.push(factor);
-                rest /= factor;
+        let mut factor = 2;
+        while rest > 1 {
+            match rest.is_multiple_of(factor) {
+                true => {
+                    factors.push(factor);
+                    rest /= factor;
+                }
+                false => factor += 1,
             }
         }
         for factor in factors.into_iter().rev() {
