@@ -13,16 +13,18 @@
 //! its bytes in the background, where nothing calls the MPI library. What needs that library is done in the call, or when the program
 //! waits for the request.
 //!
-//! Under whichever lock, each process reads or writes its bytes itself, and no others. MPI libraries also read and write back what is between
-//! them, which loses what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
+//! Under whichever lock, each process reads or writes its bytes itself, and no others; only under a lock for all, many small pieces are
+//! exchanged first, so that fewer calls of the system do it. MPI libraries also read and write back what is between the pieces, which loses
+//! what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::fs::Metadata;
 use std::sync::Arc;
 
-use nacre::lock::{self, Block, Datatype, Description, Member, Mode, Region};
-use nacre_lock::Pattern;
+use nacre::lock::{self, Description, Mode};
 
+use crate::exchange::{self, Exchange, Wanted};
 use crate::failure::Failure;
 use crate::file;
 use crate::mpi::{self, MPI_Comm, MPI_File, MPI_Offset, MPI_Status, Numbers, OwnedType, Whence, result};
@@ -168,7 +170,7 @@ impl Movable {
         lock.check()?;
         let mut done = if writes {
             let bytes = self.bytes();
-            let written = file::write(&atomic.file, regions, bytes, || Ok(lock.check()?));
+            let written = file::write(&atomic.file, file::pieces(regions, bytes), || Ok(lock.check()?));
             written.map(|()| bytes.len() as u64)
         } else {
             file::read(&atomic.file, regions, self.bytes_mut()).map(|done| done as u64)
@@ -421,30 +423,34 @@ impl Request<'_> {
         };
         let done = if self.operation.writes {
             let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));
-            file::write(&self.atomic.file, regions, outgoing, check)?;
+            file::write(&self.atomic.file, file::pieces(regions, outgoing), check)?;
             part.bytes
         } else {
             // SAFETY: as the caller says.
-            unsafe { self.read(part, regions) }?
+            unsafe { self.read(part, |bytes| file::read(&self.atomic.file, regions, bytes)) }?
         };
         Ok(mpi::status_of(done)?)
     }
 
-    /// Reads regions of the file into memory. Returns the number of bytes before the end of the file.
+    /// Reads bytes of the file into memory, by a function that returns how many are before the end of the file. Returns that number.
     ///
     /// # Safety
     ///
     /// The memory has room for the elements that it is said to.
-    unsafe fn read(&self, part: &Part, regions: impl Iterator<Item = Region>) -> Result<u64, Failure> {
+    unsafe fn read(
+        &self,
+        part: &Part,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, Failure>,
+    ) -> Result<u64, Failure> {
         let Memory { buffer, count, datatype } = self.memory;
         let length = part.bytes as usize;
         if !buffer.is_null() && mpi::is_dense(datatype)? {
             // SAFETY: elements in a row are as many bytes, for which there is room, as the caller says, and no more than an isize counts.
             let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
-            return Ok(file::read(&self.atomic.file, regions, bytes)? as u64);
+            return Ok(read(bytes)? as u64);
         }
         let mut bytes = vec![0u8; length];
-        let done = file::read(&self.atomic.file, regions, &mut bytes)?;
+        let done = read(&mut bytes)?;
         if done < length {
             // The elements behind the end of the file stay as they are.
             // SAFETY: as the caller says.
@@ -468,63 +474,96 @@ impl Request<'_> {
         // SAFETY: as the caller says.
         let part = unsafe { self.part() };
         // A process whose own part is wrong sends nothing; it says so to its program when the others know.
-        let described = part.as_ref().map(|part| match part.bytes {
-            0 => Description::contiguous(0, 0).encode(),
-            _ => part.access.description.encode(),
+        let told = part.as_ref().map(|part| match part.bytes {
+            0 => exchange::told(0, &Description::contiguous(0, 0)),
+            bytes => exchange::told(bytes, &part.access.description),
         });
-        let all = party.gather(described.as_deref().unwrap_or_default(), GATHERED_MAX)?;
-        let lock = match &all {
+        let all = party.gather(told.as_deref().unwrap_or_default(), GATHERED_MAX)?;
+        let (lock, message) = match &all {
             Some(all) if party.rank == 0 => self.lock_of_all(all),
-            _ => None,
+            _ => (None, None),
         };
-        let mut verdict = [u8::from(lock.is_some())];
+        // The size by which all processes know where the file ends. Nobody who locks changes it meanwhile.
+        let about = message.as_ref().and_then(|_| self.atomic.file.metadata().ok());
+        let file_bytes = about.filter(Metadata::is_file).map(|about| about.len());
+        let message = message.filter(|_| file_bytes.is_some());
+        let (message_bytes, file_bytes) =
+            (message.as_ref().map_or(0, Vec::len) as u64, file_bytes.unwrap_or(0));
+        let mut verdict = [0; 17];
+        verdict[0] = u8::from(lock.is_some());
+        verdict[1..9].copy_from_slice(&message_bytes.to_le_bytes());
+        verdict[9..].copy_from_slice(&file_bytes.to_le_bytes());
         party.broadcast(&mut verdict)?;
-        if verdict == [0] {
+        if verdict[0] == 0 {
             // SAFETY: as the caller says.
             return unsafe { self.alone(&part?) };
         }
+        let number = |place: usize| u64::from_le_bytes(std::array::from_fn(|byte| verdict[place + byte]));
+        let exchange = match number(1) {
+            0 => None,
+            length => {
+                let mut message = message.unwrap_or_else(|| vec![0; length as usize]);
+                party.broadcast(&mut message)?;
+                Exchange::new(&message)
+            }
+        };
         // SAFETY: as the caller says.
         let act = || unsafe {
             let part = part?;
-            let outgoing = self.outgoing(&part)?;
-            self.transfer(&part, &outgoing, lock.as_ref())
+            let outgoing = self.outgoing(&part);
+            // What can fail on one process alone comes before the exchange, in which the others count on it.
+            let ready = outgoing.is_ok() && mpi::is_dense(self.memory.datatype).is_ok();
+            if let Some(exchange) = exchange
+                && party.agree(ready)?.into_iter().all(|ready| ready)
+            {
+                return self.exchanged(&part, &outgoing?, &exchange, number(9), lock.as_ref());
+            }
+            self.transfer(&part, &outgoing?, lock.as_ref())
         };
         let done = act();
         released(self.atomic, lock)?;
         done
     }
 
+    /// Reads or writes with all other processes, which do the calls of the system for each other.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn exchanged(
+        &self,
+        part: &Part,
+        outgoing: &[u8],
+        exchange: &Exchange,
+        file_bytes: u64,
+        lock: Option<&Held>,
+    ) -> Result<MPI_Status, Failure> {
+        let Atomic { party, file, .. } = self.atomic;
+        if self.operation.writes {
+            let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));
+            exchange.write(party, file, outgoing, check)?;
+            return Ok(mpi::status_of(part.bytes)?);
+        }
+        // SAFETY: as the caller says.
+        let done = unsafe { self.read(part, |bytes| exchange.read(party, file, file_bytes, bytes)) };
+        Ok(mpi::status_of(done?)?)
+    }
+
     /// Locks everything from the first to the last byte that a collective access touches, if nobody else holds any of it, and if the
-    /// processes write no byte twice.
-    fn lock_of_all(&self, all: &[Vec<u8>]) -> Option<Held> {
+    /// processes write no byte twice. Also returns the message of an exchange, if that is the faster way.
+    fn lock_of_all(&self, all: &[Vec<u8>]) -> (Option<Held>, Option<Vec<u8>>) {
         // A watchdog ends the process that holds the lock, and no others that write under it.
         if watchdog::is_running() {
-            return None;
+            return (None, None);
         }
-        let mut members = Vec::with_capacity(all.len());
-        let (mut bytes, mut bounds): (u64, Option<(u64, u64)>) = (0, None);
-        for description in all {
-            // Nothing is from a process whose part is wrong.
-            if description.is_empty() {
-                return None;
-            }
-            let description = Description::decode(description).ok()?;
-            let pattern = Pattern::new(&description).ok()?;
-            bytes = bytes.checked_add(pattern.byte_count())?;
-            if let Some(region) = pattern.bounds() {
-                let (start, end) = bounds.unwrap_or((region.offset, region.end()));
-                bounds = Some((start.min(region.offset), end.max(region.end())));
-            }
-            members.push(member(description)?);
-        }
-        let (start, end) = bounds?;
-        if self.operation.writes {
-            let union = Pattern::new(&Datatype::Struct { members }.at(0)).ok()?;
-            if union.byte_count() != bytes {
-                return None;
-            }
-        }
-        session::try_lock(&self.atomic.locks, start..end, self.lock_mode()).ok()?
+        let wanted = Wanted::new(all).filter(|wanted| !self.operation.writes || wanted.is_disjoint());
+        let Some((wanted, bounds)) = wanted.and_then(|wanted| wanted.bounds().map(|bounds| (wanted, bounds)))
+        else {
+            return (None, None);
+        };
+        let lock = session::try_lock(&self.atomic.locks, bounds, self.lock_mode()).ok().flatten();
+        let exchanges = lock.is_some() && wanted.gains_by_exchange();
+        (lock, exchanges.then(|| exchange::message(all)).flatten())
     }
 
     /// Reads or writes at the shared pointer.
@@ -633,30 +672,4 @@ fn released(atomic: &Atomic, lock: Option<Held>) -> Result<(), Failure> {
         None if failed == [1] => Err(Failure::Elsewhere),
         None => Ok(()),
     }
-}
-
-/// Returns a description as the member of a struct at displacement 0.
-fn member(description: Description) -> Option<Member> {
-    let block = |count: u64, displacement: u64| {
-        Some(Block { count, displacement: i64::try_from(displacement).ok()? })
-    };
-    Some(match description {
-        Description::Contiguous(region) => {
-            let block = block(1, region.offset)?;
-            Member { count: 1, displacement: block.displacement, of: Datatype::Bytes(region.length) }
-        }
-        Description::List(regions) => {
-            let blocks =
-                regions.iter().map(|region| block(region.length, region.offset)).collect::<Option<_>>()?;
-            Member {
-                count: 1,
-                displacement: 0,
-                of: Datatype::Hindexed { blocks, of: Box::new(Datatype::byte()) },
-            }
-        }
-        Description::Datatype(view) => {
-            let displacement = i64::try_from(view.displacement).ok()?;
-            Member { count: view.count, displacement, of: view.datatype }
-        }
-    })
 }

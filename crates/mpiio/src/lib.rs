@@ -9,6 +9,7 @@
 mod atomic;
 mod background;
 mod datatype;
+mod exchange;
 mod failure;
 mod file;
 mod hint;

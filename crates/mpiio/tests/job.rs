@@ -263,6 +263,38 @@ fn collective_writes_lose_no_bytes_between_the_pieces_of_others() {
     }
 }
 
+/// Runs the program `exchange`, and returns the numbers of pieces, of calls that write, and of calls that read.
+fn exchange(ranks: usize, how: &[&str]) -> [u64; 3] {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    let output = succeed(&[], ranks, &program("exchange.c"), &[&[file.as_str()], how].concat());
+    let numbers: Vec<u64> =
+        output.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    let [wrong, pieces, writes, reads] = numbers[..] else { panic!("{output}") };
+    assert_eq!(wrong, 0, "{ranks} ranks, {how:?}: {output}");
+    [pieces, writes, reads]
+}
+
+#[test]
+fn small_pieces_of_all_ranks_are_written_and_read_together() {
+    for ranks in [2, 3, 4] {
+        let [pieces, writes, reads] = exchange(ranks, &["regular"]);
+        assert!(
+            writes < 1000 && reads < 1000,
+            "{ranks} ranks: {pieces} pieces, {writes} writes, {reads} reads"
+        );
+        // The bytes between them are nobody's, and are not written.
+        let [pieces, writes, reads] = exchange(ranks, &["regular", "600"]);
+        let runs = pieces / ranks as u64;
+        assert!(
+            writes < runs + 1000 && reads < 1000,
+            "{ranks} ranks: {pieces} pieces, {writes} writes, {reads} reads"
+        );
+    }
+    let [pieces, ..] = exchange(4, &["irregular"]);
+    assert_eq!(pieces, 3000);
+}
+
 #[test]
 fn hints_choose_how_bytes_are_locked_and_wrong_ones_are_named() {
     let folder = tempfile::tempdir().unwrap();
