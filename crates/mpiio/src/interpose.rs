@@ -433,6 +433,17 @@ function! { MPI_File_set_size PMPI_File_set_size (file: MPI_File, size: MPI_Offs
     whole_file("MPI_File_set_size", file, next)
 } }
 
+// MPI libraries pass over files to which they have written nothing themselves.
+function! { MPI_File_sync PMPI_File_sync (file: MPI_File) next => {
+    let flushed = table::find(file).map_or(Ok(()), |open| open.flush());
+    // Also after an error, because the others wait for this process.
+    let code = next();
+    match flushed {
+        Ok(()) => code,
+        Err(failure) => failure.report(file, "MPI_File_sync"),
+    }
+} }
+
 function! { MPI_File_preallocate PMPI_File_preallocate (file: MPI_File, size: MPI_Offset) next => {
     whole_file("MPI_File_preallocate", file, next)
 } }

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nacre::lock::BlockingFile;
 use nacre_quantity::Escaped;
 
+use crate::failure::Failure;
+use crate::file;
 use crate::hint::Hints;
 use crate::identity::{self, Identity};
 use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, MPI_Info, Mode};
@@ -32,6 +34,8 @@ pub struct Open {
     /// The sentence about a wrong hint that it was opened with. Its atomic mode is not to be had then.
     pub wrong_hint: Option<String>,
     atomic: RwLock<Option<Arc<Atomic>>>,
+    /// The atomic mode that it was in last, whose writes may not be on the device yet.
+    ended: Mutex<Option<Arc<Atomic>>>,
 }
 
 /// The state of a file in atomic mode.
@@ -80,7 +84,8 @@ pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, i
         Err(sentence) => (Arc::default(), Some(sentence)),
     };
     let atomic = RwLock::new(None);
-    let open = Arc::new(Open { path, mode, identity, party, hints, wrong_hint, atomic });
+    let open =
+        Arc::new(Open { path, mode, identity, party, hints, wrong_hint, atomic, ended: Mutex::default() });
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     files.get_or_insert_default().insert(key(file), open.clone());
     open
@@ -121,6 +126,15 @@ impl Open {
         ATOMIC.fetch_add(usize::from(new.is_some()), Ordering::AcqRel);
         let old = std::mem::replace(&mut *atomic, new);
         ATOMIC.fetch_sub(usize::from(old.is_some()), Ordering::AcqRel);
+        if old.is_some() {
+            *hold(&self.ended) = old;
+        }
+    }
+
+    /// Flushes to the device what this library has written.
+    pub fn flush(&self) -> Result<(), Failure> {
+        let known = self.atomic().or_else(|| hold(&self.ended).clone());
+        known.filter(|known| known.mode.writes).map_or(Ok(()), |known| file::flush(&known.file))
     }
 
     /// Opens the file itself, which this library reads and writes on its own.

@@ -296,6 +296,15 @@ fn small_pieces_of_all_ranks_are_written_and_read_together() {
 }
 
 #[test]
+fn what_was_written_is_flushed_to_the_device_when_the_program_asks_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = program_with("sync.c", &["-rdynamic".to_owned()]);
+    let output = succeed(&[], 2, &program, &[&path(&folder, "file")]);
+    let counts: Vec<u32> = output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(counts.len() == 2 && counts.iter().all(|count| *count > 0), "{output}");
+}
+
+#[test]
 fn hints_choose_how_bytes_are_locked_and_wrong_ones_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = path(&folder, "file");
