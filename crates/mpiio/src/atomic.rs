@@ -13,20 +13,22 @@
 //! its bytes in the background, where nothing calls the MPI library. What needs that library is done in the call, or when the program
 //! waits for the request.
 //!
-//! Under whichever lock, each process reads or writes its bytes itself, and no others; only under a lock for all, many small pieces are
-//! exchanged first, so that fewer calls of the system do it. MPI libraries also read and write back what is between the pieces, which loses
-//! what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
+//! Each process reads or writes its bytes itself, and writes none that are not locked. A call of the system for each of many small pieces is
+//! slow, though. So under a lock for all, processes exchange their pieces first; and a process alone locks what is between them, too, and writes
+//! all of it at once. MPI libraries write back what is between the pieces without a lock, which loses what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::sync::Arc;
 
-use nacre::lock::{self, Description, Mode};
+use nacre::lock::{self, Description, Mode, Region};
+use nacre_lock::Pattern;
 
 use crate::exchange::{self, Exchange, Wanted};
 use crate::failure::Failure;
 use crate::file;
+use crate::hint::Hints;
 use crate::mpi::{self, MPI_Comm, MPI_File, MPI_Offset, MPI_Status, Numbers, OwnedType, Whence, result};
 use crate::session::{self, Held};
 use crate::table::{self, Atomic, hold};
@@ -166,14 +168,18 @@ impl Movable {
         let unknown = || Failure::Own("the bytes in the file are not known".to_owned());
         let regions = access.touched.regions().ok_or_else(unknown)?;
         let hints = *hold(&atomic.hints);
-        let lock = session::lock(&atomic.locks, &hints.request(&access.description, mode))?;
+        let (request, sieved) = lock_of(atomic, &hints, access, mode);
+        let lock = session::lock(&atomic.locks, &request)?;
         lock.check()?;
         let mut done = if writes {
-            let bytes = self.bytes();
-            let written = file::write(&atomic.file, file::pieces(regions, bytes), || Ok(lock.check()?));
+            let (bytes, check) = (self.bytes(), || Ok(lock.check()?));
+            let written = match sieved {
+                Some(pieces) => file::write_sieved(&atomic.file, pieces, bytes, check),
+                None => file::write(&atomic.file, file::pieces(regions, bytes), check),
+            };
             written.map(|()| bytes.len() as u64)
         } else {
-            file::read(&atomic.file, regions, self.bytes_mut()).map(|done| done as u64)
+            read_touched(&atomic.file, &access.touched, regions, self.bytes_mut()).map(|done| done as u64)
         };
         if hints.flushes && writes && done.is_ok() {
             done = file::flush(&atomic.file).and(done);
@@ -334,11 +340,17 @@ impl Request<'_> {
         // SAFETY: as the caller says.
         let outgoing = unsafe { self.outgoing(part) }?;
         let hints = *hold(&self.atomic.hints);
-        let request = hints.request(&part.access.description, self.lock_mode());
+        let (request, sieved) = lock_of(self.atomic, &hints, &part.access, self.lock_mode());
         let lock = session::lock(&self.atomic.locks, &request)?;
         lock.check()?;
-        // SAFETY: as the caller says.
-        let mut done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };
+        let mut done = match sieved {
+            Some(pieces) => {
+                let written = file::write_sieved(&self.atomic.file, pieces, &outgoing, || Ok(lock.check()?));
+                written.and_then(|()| Ok(mpi::status_of(part.bytes)?))
+            }
+            // SAFETY: as the caller says.
+            None => unsafe { self.transfer(part, &outgoing, Some(&lock)) },
+        };
         if hints.flushes && self.operation.writes && done.is_ok() {
             done = file::flush(&self.atomic.file).and(done);
         }
@@ -427,7 +439,10 @@ impl Request<'_> {
             part.bytes
         } else {
             // SAFETY: as the caller says.
-            unsafe { self.read(part, |bytes| file::read(&self.atomic.file, regions, bytes)) }?
+            unsafe {
+                let touched = &part.access.touched;
+                self.read(part, |bytes| read_touched(&self.atomic.file, touched, regions, bytes))
+            }?
         };
         Ok(mpi::status_of(done)?)
     }
@@ -598,6 +613,34 @@ impl Request<'_> {
         released(self.atomic, lock)?;
         checked?;
         done
+    }
+}
+
+/// Returns the request for the lock of an access by a process alone, and the pieces that are to be written together with the bytes between
+/// them. Those are locked too then. A call of the system for each piece costs more than to keep others out of the gaps meanwhile.
+fn lock_of<'a>(
+    atomic: &Atomic,
+    hints: &Hints,
+    access: &'a Access,
+    mode: Mode,
+) -> (lock::Request, Option<&'a Pattern>) {
+    let may_sieve = mode == Mode::Exclusive && atomic.mode.reads && hints.may_sieve();
+    let pieces = access.touched.sieved().filter(|_| may_sieve);
+    let bounds = pieces.and_then(Pattern::bounds);
+    let all = bounds.map(|bounds| Description::contiguous(bounds.offset, bounds.length));
+    (hints.request(all.as_ref().unwrap_or(&access.description), mode), pieces)
+}
+
+/// Reads what is touched of a file. Bytes between pieces may be read too, whoever writes them.
+fn read_touched(
+    file: &File,
+    touched: &Touched,
+    regions: impl Iterator<Item = Region>,
+    bytes: &mut [u8],
+) -> Result<usize, Failure> {
+    match touched.sieved() {
+        Some(pieces) => file::read_sieved(file, pieces, bytes),
+        None => file::read(file, regions, bytes),
     }
 }
 

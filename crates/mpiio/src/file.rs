@@ -6,6 +6,7 @@ use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileExt;
 
 use nacre::lock::Region;
+use nacre_lock::Pattern;
 
 use crate::failure::Failure;
 use crate::mpi;
@@ -75,6 +76,63 @@ pub fn write<'a>(
     Ok(())
 }
 
+/// Reads the pieces of a pattern, one after the other, together with the bytes between them, which are dropped. Returns the number of bytes
+/// before the end of the file.
+pub fn read_sieved(file: &File, pieces: &Pattern, bytes: &mut [u8]) -> Result<usize, Failure> {
+    let (mut done, mut window) = (0, Vec::new());
+    for (span, cut) in spans(pieces) {
+        window.resize(span.length as usize, 0);
+        let read = read(file, std::iter::once(span), &mut window)?;
+        for region in cut.regions() {
+            let at = (region.offset - span.offset) as usize;
+            let there = read.saturating_sub(at).min(region.length as usize);
+            bytes[done..done + there].copy_from_slice(&window[at..at + there]);
+            done += there;
+        }
+        if read < window.len() {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Writes bytes to the pieces of a pattern, one after the other, together with the bytes between them, which are read before. All from the
+/// first piece to the last has to be locked.
+pub fn write_sieved(
+    file: &File,
+    pieces: &Pattern,
+    mut bytes: &[u8],
+    check: impl Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut window = Vec::new();
+    for (span, cut) in spans(pieces) {
+        window.resize(span.length as usize, 0);
+        let read = read(file, std::iter::once(span), &mut window)?;
+        // What is behind the end of the file is zeros.
+        window[read..].fill(0);
+        for region in cut.regions() {
+            let (piece, behind) = bytes.split_at((region.length as usize).min(bytes.len()));
+            let at = (region.offset - span.offset) as usize;
+            window[at..at + piece.len()].copy_from_slice(piece);
+            bytes = behind;
+        }
+        write(file, std::iter::once((span.offset, window.as_slice())), &check)?;
+    }
+    Ok(())
+}
+
+/// Divides a pattern into spans from one piece to another, none of which is longer than what is written between two checks.
+fn spans(pieces: &Pattern) -> impl Iterator<Item = (Region, Pattern)> {
+    let mut rest = pieces.clone();
+    std::iter::from_fn(move || {
+        let start = rest.bounds()?.offset;
+        let end = start.saturating_add(CHECK_BYTES as u64);
+        let cut = rest.before(end);
+        rest = rest.from(end);
+        Some((cut.bounds()?, cut))
+    })
+}
+
 /// Flushes what was written to the device.
 pub fn flush(file: &File) -> Result<(), Failure> {
     let failed = |error: Error| {
@@ -97,5 +155,47 @@ mod tests {
         let mut bytes = [1; 6];
         assert_eq!(read(&file, std::iter::once(Region::new(0, 6)), &mut bytes).unwrap(), 6);
         assert_eq!(&bytes, b"ab\0\0cd");
+    }
+
+    #[test]
+    fn pieces_are_sieved_out_of_the_bytes_between_them() {
+        let file = tempfile::tempfile().unwrap();
+        let stride = 1000;
+        let regions: Vec<Region> =
+            (0..3000).map(|piece| Region::new(7 + piece * stride, 1 + piece % 90)).collect();
+        let pattern = Pattern::list(&regions).unwrap();
+        let length = 3001 * stride as usize;
+        let mut expected = vec![b'-'; length];
+        file.write_all_at(&expected, 0).unwrap();
+        let bytes: Vec<u8> = (0..pattern.byte_count()).map(|byte| (byte % 251) as u8).collect();
+        write_sieved(&file, &pattern, &bytes, || Ok(())).unwrap();
+        let mut rest = &bytes[..];
+        for region in &regions {
+            let (piece, behind) = rest.split_at(region.length as usize);
+            expected[region.offset as usize..region.end() as usize].copy_from_slice(piece);
+            rest = behind;
+        }
+        let mut found = vec![0; length];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == expected);
+        let mut found = vec![0; bytes.len()];
+        assert_eq!(read_sieved(&file, &pattern, &mut found).unwrap(), bytes.len());
+        assert!(found == bytes);
+
+        // The file ends in front of a piece, and within one.
+        for end in [regions[2000].offset - 1, regions[1500].offset + 3] {
+            file.set_len(end).unwrap();
+            let before = pattern.before(end).byte_count() as usize;
+            let mut found = vec![0xAB; bytes.len()];
+            assert_eq!(read_sieved(&file, &pattern, &mut found).unwrap(), before);
+            assert!(found[..before] == bytes[..before] && found[before..].iter().all(|byte| *byte == 0xAB));
+        }
+        // What was not in the file becomes zeros, up to the last piece.
+        write_sieved(&file, &pattern, &bytes, || Ok(())).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), regions[2999].end());
+        let mut gap = [1; 8];
+        file.read_exact_at(&mut gap, regions[2999].offset - 8).unwrap();
+        assert_eq!(gap, [0; 8]);
+        assert!(write_sieved(&file, &pattern, &bytes, || Err(Failure::Elsewhere)).is_err());
     }
 }

@@ -23,6 +23,8 @@ const PROTOCOL: &CStr = c"nacre_protocol";
 const BLOCK: &CStr = c"nacre_lock_block";
 /// Whether what was written is flushed before its lock is released.
 const FLUSH: &CStr = c"nacre_lock_flush";
+/// Whether small pieces are written together with the bytes between them.
+const SIEVE: &CStr = c"nacre_sieve";
 /// The bytes of a file that follow each other at one lock server. The servers decide; programs can only ask.
 const STRIPE: &CStr = c"nacre_stripe";
 
@@ -40,6 +42,8 @@ pub struct Hints {
     block_bytes: u64,
     /// True if what was written is flushed to the device before its lock is released.
     pub flushes: bool,
+    /// True if the program does not mind that small pieces are written together with the bytes between them, which are locked too.
+    sieves: bool,
     /// The stripe of the lock servers that the program expects, in bytes.
     stripe_bytes: Option<u64>,
 }
@@ -47,7 +51,7 @@ pub struct Hints {
 impl Default for Hints {
     fn default() -> Hints {
         let (method, protocol) = (Method::default(), Protocol::default());
-        Hints { method, protocol, block_bytes: 1, flushes: false, stripe_bytes: None }
+        Hints { method, protocol, block_bytes: 1, flushes: false, sieves: true, stripe_bytes: None }
     }
 }
 
@@ -62,7 +66,7 @@ impl Hints {
     }
 
     fn with_values(mut self, value: impl Fn(&CStr) -> Option<String>) -> Result<Hints, String> {
-        for name in [METHOD, PROTOCOL, BLOCK, FLUSH, STRIPE] {
+        for name in [METHOD, PROTOCOL, BLOCK, FLUSH, SIEVE, STRIPE] {
             if let Some(value) = value(name) {
                 self.set(name, &value).map_err(|why| {
                     let (name, value) = (name.to_string_lossy(), Escaped::of(&value));
@@ -89,10 +93,18 @@ impl Hints {
             self.block_bytes = is_possible.then_some(bytes).ok_or("it is a size from 1 to 1GiB")?;
         } else if name == FLUSH {
             self.flushes = named(&SWITCH, value)?;
+        } else if name == SIEVE {
+            self.sieves = named(&SWITCH, value)?;
         } else {
             self.stripe_bytes = Some(nacre_quantity::parse_size(value)?);
         }
         Ok(())
+    }
+
+    /// Returns whether small pieces may be locked and written together with the bytes between them. A program that asks for a way to lock its
+    /// bytes asks for exactly them.
+    pub fn may_sieve(&self) -> bool {
+        self.sieves && self.method == Method::default() && self.block_bytes == 1
     }
 
     /// Returns the request for the lock of an access.
@@ -167,6 +179,7 @@ pub fn report(open: &Open, info: &mut MPI_Info) -> Result<(), Code> {
     mpi::set_hint(info, PROTOCOL, name_of(&Protocol::NAMES, &hints.protocol))?;
     mpi::set_hint(info, BLOCK, &hints.block_bytes.to_string())?;
     mpi::set_hint(info, FLUSH, name_of(&SWITCH, &hints.flushes))?;
+    mpi::set_hint(info, SIEVE, name_of(&SWITCH, &hints.sieves))?;
     // Only files in atomic mode have servers.
     match open.atomic().and_then(|_| session::stripe_bytes()) {
         Some(stripe) => mpi::set_hint(info, STRIPE, &stripe.to_string()),

@@ -13,6 +13,9 @@ use crate::mpi::Numbers;
 /// those file types are locked.
 const LIST_MAX: u64 = 1 << 14;
 
+/// The mean distance of pieces up to which they are sieved out of what is between them, in bytes.
+const SIEVED_STRIDE: u64 = 4096;
+
 /// The end of the last byte that a file can have.
 const END: u64 = nacre_lock::OFFSET_MAX;
 
@@ -57,6 +60,14 @@ impl Touched {
             Touched::Pieces(pieces) => Some(Box::new(pieces.regions())),
             Touched::Unknown => None,
         }
+    }
+
+    /// Returns the pieces if they are so small and so close that one call of the system for all bytes from the first to the last costs less
+    /// than a call for each of them.
+    pub fn sieved(&self) -> Option<&Pattern> {
+        let Touched::Pieces(pieces) = self else { return None };
+        let span = pieces.bounds()?.length;
+        (span <= pieces.region_count().saturating_mul(SIEVED_STRIDE)).then_some(pieces)
     }
 }
 

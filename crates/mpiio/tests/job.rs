@@ -296,6 +296,16 @@ fn small_pieces_of_all_ranks_are_written_and_read_together() {
 }
 
 #[test]
+fn small_pieces_that_ranks_write_at_once_are_not_lost() {
+    for gap in ["0", "600"] {
+        let [pieces, writes, reads] = exchange(4, &["regular", gap, "alone"]);
+        assert!(writes < 1000 && reads < 1000, "{pieces} pieces, {writes} writes, {reads} reads");
+    }
+    let [pieces, writes, _] = exchange(4, &["irregular", "0", "alone"]);
+    assert!(writes < pieces, "{pieces} pieces, {writes} writes");
+}
+
+#[test]
 fn what_was_written_is_flushed_to_the_device_when_the_program_asks_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let program = program_with("sync.c", &["-rdynamic".to_owned()]);

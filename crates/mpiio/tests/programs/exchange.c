@@ -1,6 +1,6 @@
-/* All ranks write and read small pieces that lie among each other, by collective calls in atomic mode.
+/* All ranks write and read small pieces that lie among each other, in atomic mode, by collective calls or each alone.
  *
- *   exchange FILE regular|irregular [GAP]
+ *   exchange FILE regular|irregular [GAP [alone]]
  *
  * Regular pieces have 64 bytes and come in turns, and behind a piece of each rank come GAP bytes of nobody. Irregular ones have random lengths and ranks. Every byte of the file and of what is read is compared, also where the file ends in
  * the middle of what is asked for. Rank 0 prints "wrong N, P pieces, W calls that write, R that read". */
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (argc < 3) MPI_Abort(MPI_COMM_WORLD, 2);
-    int is_regular = !strcmp(argv[2], "regular"), gap = argc > 3 ? atoi(argv[3]) : 0;
+    int is_regular = !strcmp(argv[2], "regular"), gap = argc > 3 ? atoi(argv[3]) : 0, alone = argc > 4;
     /* Everybody knows whose each byte is: that of a rank, or 255. */
     long pieces = is_regular ? 60000L * size : 3000, end = is_regular ? 60000L * (64 * size + gap) : 3000L * 200;
     unsigned char *owner = malloc((size_t)end);
@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
     MPI_Status status;
     int count;
     written -= calls("syscw:");
-    check(MPI_File_write_at_all(file, 0, data, (int)bytes, MPI_BYTE, &status), "write_at_all");
+    check((alone ? MPI_File_write_at : MPI_File_write_at_all)(file, 0, data, (int)bytes, MPI_BYTE, &status), "write");
     written += calls("syscw:");
     MPI_Get_count(&status, MPI_BYTE, &count);
     wrong += count != bytes;
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
     MPI_Barrier(MPI_COMM_WORLD);
     memset(found, 0, (size_t)bytes);
     read -= calls("syscr:");
-    check(MPI_File_read_at_all(file, 0, found, (int)bytes, MPI_BYTE, &status), "read_at_all");
+    check((alone ? MPI_File_read_at : MPI_File_read_at_all)(file, 0, found, (int)bytes, MPI_BYTE, &status), "read");
     read += calls("syscr:");
     MPI_Get_count(&status, MPI_BYTE, &count);
     wrong += count != bytes || memcmp(found, data, (size_t)bytes) != 0;
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
         before += piece_end <= half ? lengths[piece] : places[piece] < half ? half - places[piece] : 0;
     }
     memset(found, 0xAB, (size_t)bytes);
-    check(MPI_File_read_at_all(file, 0, found, (int)bytes, MPI_BYTE, &status), "read_at_all");
+    check((alone ? MPI_File_read_at : MPI_File_read_at_all)(file, 0, found, (int)bytes, MPI_BYTE, &status), "read");
     MPI_Get_count(&status, MPI_BYTE, &count);
     wrong += count != before || memcmp(found, data, (size_t)before) != 0;
     for (long byte = before; byte < bytes; byte++) wrong += found[byte] != 0xAB;
