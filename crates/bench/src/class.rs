@@ -43,7 +43,7 @@ pub struct Args {
     /// Parts to measure
     #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Operations under way, over all connections [default: 1,16,256]
+    /// Operations under way, over all connections [default: 1,16,256; with --quick: 1,256]
     #[arg(long, value_name = "COUNT", value_delimiter = ',')]
     concurrency: Vec<u32>,
     /// Number of watchers of one object, ten on each connection [default: 10000; with --quick: 400]
@@ -85,7 +85,11 @@ impl Args {
     }
 
     fn concurrency(&self) -> &[u32] {
-        if self.concurrency.is_empty() { &[1, 16, 256] } else { &self.concurrency }
+        match (&self.concurrency[..], self.quick) {
+            ([], true) => &[1, 256],
+            ([], false) => &[1, 16, 256],
+            (concurrency, _) => concurrency,
+        }
     }
 
     fn watchers(&self) -> u32 {

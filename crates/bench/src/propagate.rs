@@ -7,6 +7,7 @@ mod commits;
 mod committer;
 mod figures;
 mod point;
+mod reflector;
 mod relay;
 mod simulate;
 mod subscriber;
@@ -21,6 +22,7 @@ pub(crate) use subscriber::main as server_main;
 
 use self::committer::{Committer, Times};
 use self::point::{Distribution, Measurement, Point, Results, Way, quantile_us};
+use self::reflector::Reflector;
 use self::subscriber::{Answer, Orders, Seen, Work};
 use crate::kit::machine::load_average;
 use crate::kit::peer::validate_folder;
@@ -108,7 +110,7 @@ impl Args {
 
     fn ways(&self) -> Vec<Way> {
         match self.ways.is_empty() {
-            true => vec![Way::Ask, Way::Watch, Way::Map, Way::Push, Way::Tree, Way::Gossip],
+            true => vec![Way::Ask, Way::Watch, Way::Map, Way::Push, Way::Tree, Way::Gossip, Way::Reflect],
             false => self.ways.clone(),
         }
     }
@@ -119,6 +121,10 @@ impl Args {
             ([], false) => &[3, 120],
             (servers, _) => servers,
         }
+    }
+
+    fn durabilities(&self) -> &[Durability] {
+        if self.quick { &[Durability::Volatile] } else { &[Durability::Volatile, Durability::Always] }
     }
 
     fn subscribers(&self) -> u32 {
@@ -153,9 +159,9 @@ impl Args {
         let mut groups = Vec::new();
         if self.has(Part::Servers) {
             for servers in self.servers() {
-                for durability in [Durability::Volatile, Durability::Always] {
+                for durability in self.durabilities() {
                     let ways = self.ways().into_iter();
-                    groups.push(ways.map(|way| point(way, *servers, 1, durability)).collect());
+                    groups.push(ways.map(|way| point(way, *servers, 1, *durability)).collect());
                 }
             }
         }
@@ -272,15 +278,22 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         .collect();
     let mut committer = Committer::open(point.way, &store.uri).await?;
     let mut crew = Crew::start(SERVER, &orders).await?;
-    if point.way.relays() {
-        let answers: Vec<Answer> = crew.round(&Work::Listen).await?;
-        let addresses = answers.into_iter().filter_map(|answer| match answer {
-            Answer::Listening(address) => Some(address),
-            _ => None,
-        });
-        let link = Work::Link(addresses.collect());
-        crew.round::<Work, Answer>(&link).await?;
+    let mut addresses = Vec::new();
+    if point.way.listens() {
+        for answer in crew.round::<Work, Answer>(&Work::Listen).await? {
+            if let Answer::Listening(address) = answer {
+                addresses.push(address);
+            }
+        }
     }
+    if point.way.relays() {
+        crew.round::<Work, Answer>(&Work::Link(addresses.clone())).await?;
+    }
+    // It works for as long as this is held.
+    let _reflector = match point.way {
+        Way::Reflect => Some(reflect(&mut committer, &addresses)?),
+        _ => None,
+    };
     // Calls are made before and after what is measured, so that they do not take its processors.
     let (_, before) = observe(&mut crew, &mut committer, point, WARM_UP, true).await?;
     let cpu = [store.cpu_time(), crew.cpu_time()];
@@ -299,6 +312,19 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
     (measured.store_memory_bytes, measured.process_memory_bytes) = (memory.0, Some(memory.1));
     measured.disk_bytes = store.disk_bytes();
     Ok(measured)
+}
+
+/// Starts a reflector with a group of all servers and the maker of updates.
+fn reflect(committer: &mut Committer, addresses: &[String]) -> Result<Reflector, BenchError> {
+    let mut members = addresses
+        .iter()
+        .map(|address| address.parse())
+        .collect::<Result<Vec<std::net::SocketAddr>, _>>()
+        .map_err(|error| BenchError::Process(format!("a server has no address: {error}")))?;
+    members.extend(committer.address()?);
+    let reflector = Reflector::start(members)?;
+    committer.send_to(reflector.address);
+    Ok(reflector)
 }
 
 /// Makes so many updates, and has all servers wait for the last of them.
@@ -398,11 +424,11 @@ mod tests {
     fn every_way_is_measured_with_few_and_many_servers() {
         let args: Args = crate::kit::parse(&[]).unwrap();
         let groups = args.groups();
-        assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [6, 6, 6, 6, 3]);
+        assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [7, 7, 7, 7, 3]);
         let most = groups[4].iter().all(|point| point.servers == 1000 && point.per_process == 250);
         assert!(most, "{:?}", groups[4]);
         let args: Args =
             crate::kit::parse(&["--quick", "--only", "servers", "--ways", "watch,tree"]).unwrap();
-        assert_eq!(args.groups().iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(args.groups().iter().map(Vec::len).collect::<Vec<_>>(), [2]);
     }
 }

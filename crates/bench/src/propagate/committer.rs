@@ -1,5 +1,6 @@
 //! The side that makes updates: versions of a class, or epochs of a map, one after the other.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use nacre::map::{Proposer, Update};
 use nacre::{Key, Object};
 use nacre_class::{Bounds, Record, Registry, Runtime, StoreRegistry, validate};
+use tokio::net::UdpSocket;
 
 use super::point::{Point, Way};
 use super::{CLASS, MAP, PUSHED, text};
@@ -29,6 +31,9 @@ pub(super) struct Committer {
     what: What,
     /// The object whose watchers are sent what is new, where they are.
     pushed: Option<Object>,
+    /// The socket for datagrams to a group, where there is one, and the group.
+    socket: Option<UdpSocket>,
+    group: Option<SocketAddr>,
     version: u64,
 }
 
@@ -53,7 +58,25 @@ impl Committer {
         };
         let pushes = way == Way::Push || way.relays();
         let pushed = if pushes { Some(store.object(PUSHED)?) } else { None };
-        Ok(Self { what, pushed, version: 0 })
+        let socket = match way {
+            Way::Reflect => {
+                let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
+                Some(socket.map_err(BenchError::io("open a socket"))?)
+            }
+            _ => None,
+        };
+        Ok(Self { what, pushed, socket, group: None, version: 0 })
+    }
+
+    /// Returns the address from which datagrams are sent, if they are.
+    pub(super) fn address(&self) -> Result<Option<SocketAddr>, BenchError> {
+        let address = self.socket.as_ref().map(UdpSocket::local_addr).transpose();
+        address.map_err(BenchError::io("find the own address"))
+    }
+
+    /// Has datagrams sent to a group.
+    pub(super) fn send_to(&mut self, group: SocketAddr) {
+        self.group = Some(group);
     }
 
     /// Returns the version that was made last.
@@ -95,11 +118,15 @@ impl Committer {
             }
         };
         self.version = version;
+        let mut payload = BytesMut::with_capacity(8 + text.len());
+        payload.put_u64_le(version);
+        payload.extend_from_slice(&text);
+        let payload = payload.freeze();
+        if let (Some(socket), Some(group)) = (&self.socket, self.group) {
+            socket.send_to(&payload, group).await.map_err(BenchError::io("send a datagram"))?;
+        }
         if let Some(pushed) = &self.pushed {
-            let mut payload = BytesMut::with_capacity(8 + text.len());
-            payload.put_u64_le(version);
-            payload.extend_from_slice(&text);
-            let notified = pushed.notify(payload.freeze(), NOTIFY_TIMEOUT).await?;
+            let notified = pushed.notify(payload, NOTIFY_TIMEOUT).await?;
             if !notified.missed.is_empty() {
                 let text = format!("{} servers did not acknowledge an update", notified.missed.len());
                 return Err(BenchError::Lost(text));

@@ -30,12 +30,19 @@ pub(crate) enum Way {
     Tree,
     /// The text in a notification to one server, and from each server to others of which some are chosen at random.
     Gossip,
+    /// The text in a datagram to a group of the reflector, and a look at the classes by each server that hears nothing for a while.
+    Reflect,
 }
 
 impl Way {
     /// Returns whether servers pass records on to each other.
     pub(super) fn relays(self) -> bool {
         matches!(self, Self::Tree | Self::Gossip)
+    }
+
+    /// Returns whether servers have addresses of their own, by which they are reached.
+    pub(super) fn listens(self) -> bool {
+        self.relays() || self == Self::Reflect
     }
 
     /// Returns the name in tables.
@@ -47,6 +54,7 @@ impl Way {
             Self::Push => "push",
             Self::Tree => "tree",
             Self::Gossip => "gossip",
+            Self::Reflect => "reflect",
         }
     }
 }

@@ -12,7 +12,7 @@ use nacre_object::ObjectStore as _;
 use nacre_object::watch::{Event, Notification, Watch, WatchOptions};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 
 use super::committer::{decode, failed};
@@ -25,6 +25,8 @@ use crate::kit::{process, server};
 
 /// The longest time for which a server waits for an update.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The time after which a server that has heard nothing from its group looks whether it missed something.
+const REPAIR: Duration = Duration::from_millis(100);
 /// The longest record that servers pass on to each other.
 const RECORD_BYTES_MAX: u32 = 8 + 2 * TEXT_BYTES as u32;
 
@@ -111,6 +113,8 @@ enum Source {
     Push(Watch),
     /// Other servers; the sender is for the tasks that hear them.
     Relay(mpsc::UnboundedSender<Bytes>, mpsc::UnboundedReceiver<Bytes>),
+    /// Datagrams of a group, and the space for one.
+    Group(UdpSocket, Vec<u8>),
 }
 
 /// Something new.
@@ -152,6 +156,10 @@ impl Host {
     async fn work(&mut self, work: Work) -> Result<Answer, BenchError> {
         match work {
             Work::Listen => {
+                if let Some(Source::Group(socket, _)) = self.servers.first().map(|server| &server.source) {
+                    let address = socket.local_addr().map_err(BenchError::io("find the own address"))?;
+                    return Ok(Answer::Listening(address.to_string()));
+                }
                 let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(BenchError::io("listen"))?;
                 let address = listener.local_addr().map_err(BenchError::io("find the own address"))?;
                 self.listener = Some(listener);
@@ -250,6 +258,11 @@ impl Server {
                 }
                 Source::Relay(sender, receiver)
             }
+            Way::Reflect => {
+                let socket =
+                    UdpSocket::bind(("127.0.0.1", 0)).await.map_err(BenchError::io("open a socket"))?;
+                Source::Group(socket, vec![0; RECORD_BYTES_MAX as usize])
+            }
         };
         Ok(Self {
             store,
@@ -298,6 +311,15 @@ impl Server {
                 }
             },
             Source::Relay(_, receiver) => receiver.recv().await.map(News::Record).ok_or_else(ended),
+            Source::Group(socket, buffer) => {
+                match tokio::time::timeout(REPAIR, socket.recv_from(buffer)).await {
+                    Ok(received) => {
+                        let (length, _) = received.map_err(BenchError::io("receive a datagram"))?;
+                        Ok(News::Record(Bytes::copy_from_slice(&buffer[..length])))
+                    }
+                    Err(_) => Ok(News::Changed),
+                }
+            }
         }
     }
 
@@ -309,9 +331,12 @@ impl Server {
                     // Events up to here are about what is read now.
                     while let std::task::Poll::Ready(Some(Ok(_))) = watch.try_next() {}
                 }
-                self.catalogue = self.classes.catalogue().await?;
+                let catalogue = self.classes.catalogue().await?;
                 let at_ns = now_ns();
-                self.version = self.catalogue.classes.get(CLASS).map_or(0, |class| class.version);
+                let version = catalogue.classes.get(CLASS).map_or(0, |class| class.version);
+                if version > self.version {
+                    (self.version, self.catalogue) = (version, catalogue);
+                }
                 Ok(at_ns)
             }
             News::Epoch => {
