@@ -66,8 +66,8 @@ impl RawPool {
 
     /// Calls the function `run` that a script in Lua registers, in the OSD, and returns its output: at most 32 bytes, as the
     /// function may change the object. The script is sent with each call.
-    pub async fn call_lua(&self, object: &str, script: &str, input: &[u8]) -> Result<Bytes, StoreError> {
-        let input = script::plain(script, input);
+    pub async fn call_lua(&self, object: &str, text: &str, input: &[u8]) -> Result<Bytes, StoreError> {
+        let input = script::plain(text, input);
         let step = ReadStep::Call { class: c"lua", method: c"eval_bufferlist", input: &input };
         let completed = self.pool.call(&name(object), &step, flag::FULL_TRY | flag::RETURNVEC).await;
         match completed.code {

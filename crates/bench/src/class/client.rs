@@ -35,7 +35,7 @@ pub(super) struct ClientRecord {
 enum Ready {
     Nacre(Vec<Object>),
     Redis(Box<redis::Connection>, Vec<String>),
-    Osd(RawPool, Vec<String>),
+    Osd(Box<RawPool>, Vec<String>),
 }
 
 /// A client that is connected, and the values of its counters.
@@ -79,7 +79,10 @@ impl Client {
                 let connection = redis::Connection::open(&orders.place).await?;
                 Ready::Redis(Box::new(connection), names.collect())
             }
-            Operation::OsdAdd => Ready::Osd(RawPool::open(&orders.place).await?, names.collect()),
+            Operation::OsdAdd => {
+                let pool = RawPool::open(&orders.place).await?;
+                Ready::Osd(Box::new(pool), names.collect())
+            }
             _ => {
                 let store = server::open(&orders.place).await?;
                 let objects: Result<Vec<Object>, _> = names.map(|name| store.object(name)).collect();
@@ -105,7 +108,7 @@ impl Client {
                 on_redis(connection, self.orders.digest.as_bytes(), keys).await?
             }
             Ready::Osd(pool, names) => {
-                let pool = &*pool;
+                let pool: &RawPool = pool;
                 process::together(names.iter().map(|name| on_osd(pool, name))).await?
             }
         };
@@ -124,7 +127,7 @@ impl Client {
                 process::together(tasks).await?;
             }
             Ready::Osd(pool, names) => {
-                let pool = &*pool;
+                let pool: &RawPool = pool;
                 let tasks = names
                     .iter()
                     .zip(values)

@@ -67,9 +67,9 @@ pub(super) fn simulate(
 ) -> Result<Simulated, BenchError> {
     let mut store = Node::default();
     let mut nodes = vec![Node::default(); servers as usize];
-    let mut relays: Vec<Relay> = (0..if way.relays() { servers } else { 0 })
-        .map(|place| Relay::new(way, place, servers, fan_out))
-        .collect();
+    let relaying = if way.relays() { servers } else { 0 };
+    let mut relays: Vec<Relay> =
+        (0..relaying).map(|place| Relay::new(way, place, servers, fan_out)).collect();
     let mut live: Vec<Option<u64>> = vec![None; servers as usize];
     let mut events = Events::default();
     let (mut messages, mut store_ns) = (0, 0);
@@ -154,7 +154,7 @@ pub(super) fn service(series: &[Series], way: Way) -> Option<Service> {
     let messages = match way {
         // Each server receives the record once, and all but the first are sent it.
         Way::Tree => (2.0 * servers - 1.0) / servers,
-        Way::Gossip => 2.0 * f64::from(known.point.fan_out),
+        Way::Gossip => 2.0 * f64::from(known.point.fan_out.min(known.point.servers - 1).max(1)),
         _ => 1.0,
     };
     let ns = |us: f64| ((us * 1e3) as u64).max(SERVICE_NS_MIN);
