@@ -146,7 +146,12 @@ impl Args {
     /// Returns the points, in groups that are compared with each other.
     fn groups(&self) -> Vec<Vec<Point>> {
         let point = |way: Way, servers: u32, per_process: u32, durability: Durability| Point {
-            label: format!("{}, {servers} servers, {}", way.name(), point::name(durability)),
+            label: format!(
+                "{}, {servers} {}, {}",
+                way.name(),
+                if per_process == 1 { "servers" } else { "subscribers" },
+                point::name(durability)
+            ),
             way,
             servers,
             per_process,
