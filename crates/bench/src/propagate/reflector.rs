@@ -95,6 +95,8 @@ fn prepare(members: &[SocketAddr]) -> Result<(SocketAddr, Forwarder, Owner), Str
         group_rate: Rate::UNLIMITED,
         member_rate: Rate::UNLIMITED,
         members_max: u32::MAX,
+        // Every datagram is wanted, however late.
+        max_age_ms: 0,
         ..GroupOptions::default()
     };
     let group = table.set_group(GroupId { port: address.port(), id: 0 }, group);
