@@ -68,7 +68,9 @@ fn one_at_each(uri: &str, servers: u32) -> Result<Vec<String>, BenchError> {
     // With so many names, no server is without one but by a fault.
     for number in 0..1000 * u64::from(servers) {
         let name = format!("study/{number}");
-        if let Some(place @ None) = names.get_mut(hash.choose(name.as_bytes())) {
+        if let Some(place) = names.get_mut(hash.choose(name.as_bytes()))
+            && place.is_none()
+        {
             *place = Some(name);
             found += 1;
             if found == servers {
