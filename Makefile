@@ -168,6 +168,8 @@ bench: release install-deps mpi
 	experiments/s3asim/run.sh $(abspath $(NACRE))
 	experiments/sequencer/run.sh $(abspath $(NACRE))
 	experiments/zlog/run.sh $(abspath $(NACRE))
+	experiments/class/run.sh $(abspath $(NACRE))
+	experiments/propagate/run.sh $(abspath $(NACRE))
 	MPIRUN=$(MPIRUN) NACRE_MPI=$(abspath $(TARGET)/mpi/release/nacre-mpi) experiments/walk/run.sh $(abspath $(NACRE))
 	experiments/trees/run.sh $(abspath $(NACRE))
 	experiments/reflect/run.sh $(abspath $(NACRE))

@@ -7,10 +7,12 @@
 #![deny(unsafe_code)]
 
 mod append;
+mod class;
 mod error;
 mod kit;
 mod locks;
 mod mpiio;
+mod propagate;
 mod reflect;
 mod rmw;
 mod sequencer;
@@ -96,6 +98,19 @@ enum Command {
     /// One client process of that study, started by it
     #[command(hide = true)]
     AppendClient,
+    /// Call methods of object classes: compared with transactions, with scripts of Redis and with cls_lua in an OSD
+    Class(Box<class::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    ClassClient,
+    /// One process of watchers of that study, started by it
+    #[command(hide = true)]
+    ClassWatchers,
+    /// Tell many servers of a new version of a class: by watches, by notifications, and from server to server
+    Propagate(Box<propagate::Args>),
+    /// One process of servers of that study, started by it
+    #[command(hide = true)]
+    PropagateServer,
     /// Walk a large tree: Nacre compared with find, du, bfs, fd and bare system calls
     Walk(Box<walk::Args>),
     /// Create the tree of that study, and keep it
@@ -180,6 +195,11 @@ fn run(command: Command, common: &Common) -> Result<(), Failure> {
         Command::SequencerClient => sequencer::client_main()?,
         Command::Append(args) => append::run(&args, common)?,
         Command::AppendClient => append::client_main()?,
+        Command::Class(args) => class::run(&args, common)?,
+        Command::ClassClient => class::client_main()?,
+        Command::ClassWatchers => class::watchers_main()?,
+        Command::Propagate(args) => propagate::run(&args, common)?,
+        Command::PropagateServer => propagate::server_main()?,
         Command::Walk(args) => walk::run(&args, common)?,
         Command::WalkTree(args) => walk::make_tree(&args, common)?,
         Command::WalkFloor(args) => walk::floor_main(&args)?,

@@ -30,6 +30,8 @@ fn main() -> ExitCode {
             waiters_are_served_and_memory_is_counted();
             walks_are_processes_of_their_own();
             logs_are_appended_to_beside_their_peers();
+            updates_are_live_at_all_servers_by_every_way();
+            methods_are_called_beside_their_peers();
             an_interrupted_study_keeps_what_it_measured_and_leaves_nothing();
             ExitCode::SUCCESS
         }
@@ -283,6 +285,69 @@ fn logs_are_appended_to_beside_their_peers() {
         assert!(roxmltree::Document::parse(&svg).is_ok());
     }
     println!("logs are appended to beside their peers: ok");
+}
+
+fn updates_are_live_at_all_servers_by_every_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let brief = "--updates 8 --pace 5ms --window 50ms --subscribers 12";
+    let results = study(&format!("propagate --quick {brief} --out {}", folder.path().display()));
+    let series = results["series"].as_array().unwrap();
+    let ways: BTreeSet<&str> = series.iter().map(|one| one["point"]["way"].as_str().unwrap()).collect();
+    assert_eq!(ways, BTreeSet::from(["ask", "watch", "map", "push", "tree", "gossip", "reflect"]));
+    // Three servers by each way, and twelve subscribers by three of them.
+    assert_eq!(series.len(), 7 + 3);
+    for one in series {
+        let measured = &one["repetitions"][0];
+        let of = |name: &str| measured["live"][name].as_f64().unwrap();
+        assert!(of("p50_us") > 0.0 && of("p50_us") <= of("p90_us") && of("p90_us") <= of("max_us"), "{one}");
+        assert_eq!(measured["hundredths_us"].as_array().unwrap().len(), 101);
+        // Each process called the new version before and after; servers that ask were called for each update.
+        assert!(measured["verified"].as_u64().unwrap() >= 6, "{one}");
+        assert!(measured["store_memory_bytes"].as_u64().unwrap() > 0, "{one}");
+    }
+    let commits = results["commits"].as_array().unwrap();
+    assert_eq!(commits.len(), 2 * (2 + 2));
+    let rate = |one: &serde_json::Value| one["repetitions"][0]["per_second"].as_f64().unwrap();
+    assert!(commits.iter().map(rate).sum::<f64>() > 0.0, "{commits:?}");
+    let simulated = results["simulated"].as_array().unwrap();
+    assert_eq!(simulated.len(), 5);
+    assert!(
+        simulated.iter().all(|run| run["servers"] == 1000 && run["live"]["max_us"].as_f64().unwrap() > 0.0)
+    );
+    for name in ["live-3-volatile", "live-12-volatile", "commits"] {
+        let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
+        assert!(roxmltree::Document::parse(&svg).is_ok());
+    }
+    println!("updates are live at all servers by every way: ok");
+}
+
+fn methods_are_called_beside_their_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let brief = "--concurrency 16 --window 100ms --watchers 40";
+    let results = study(&format!("class --quick {brief} --out {}", folder.path().display()));
+    let series = results["series"].as_array().unwrap();
+    // A call that counted wrong would have failed the run.
+    assert_eq!(series.len(), 6 + 7);
+    assert!(series.iter().any(|one| one["point"]["operation"] == "redis-add"), "{series:?}");
+    for one in series.iter().filter(|one| one["point"]["local"] == true) {
+        assert!(one["repetitions"][0]["per_second"].as_f64().unwrap() > 0.0, "{one}");
+    }
+    let disturbed = &results["disturbed"][0];
+    // No call is stopped before its time is over.
+    assert!(disturbed["stopped"].as_u64().unwrap() > 0, "{disturbed}");
+    assert!(
+        disturbed["median_ms"].as_f64().unwrap() >= disturbed["budget_ms"].as_f64().unwrap(),
+        "{disturbed}"
+    );
+    let notified = &results["notified"][0];
+    assert_eq!((notified["watchers"].as_u64(), notified["connections"].as_u64()), (Some(40), Some(4)));
+    let last = |name: &str| notified[name]["max"].as_f64().unwrap();
+    assert!(last("received_ms") > 0.0 && last("received_ms") <= last("acknowledged_ms"), "{notified}");
+    for name in ["rates", "in-process"] {
+        let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
+        assert!(roxmltree::Document::parse(&svg).is_ok());
+    }
+    println!("methods are called beside their peers: ok");
 }
 
 fn an_interrupted_study_keeps_what_it_measured_and_leaves_nothing() {

@@ -85,13 +85,14 @@ impl Classes {
     /// [`ClassError::Refused`] if the class is not sound, [`ClassError::Conflict`] if somebody else was faster.
     pub async fn put(&self, name: &str, text: Bytes, bounds: Bounds) -> Result<u64, ClassError> {
         let class = validate(&self.runtime, name, text, bounds)?;
-        let history = self.registry.history(name).await?;
-        if let Some(current) = history.first()
+        let latest = self.registry.latest(name).await?;
+        if let Some(current) = &latest
             && (current.removed, &current.text[..], current.bounds) == (false, &class.text[..], class.bounds)
         {
             return Ok(current.version);
         }
-        self.add(name, &history, |version| record(version, &class)).await
+        let before = latest.map_or(0, |record| record.version);
+        self.add(name, before, |version| record(version, &class)).await
     }
 
     /// Makes the text of an earlier version the next version: of the given one, or of the one before the newest.
@@ -111,7 +112,8 @@ impl Classes {
         // The rules may have changed since.
         let class = validate(&self.runtime, name, old.text.clone().into(), old.bounds)?;
         let restored = Some(old.version);
-        self.add(name, &history, |version| Record { restored, ..record(version, &class) }).await
+        let before = history.first().map_or(0, |record| record.version);
+        self.add(name, before, |version| Record { restored, ..record(version, &class) }).await
     }
 
     /// Removes a class. Its versions are kept, and [`Classes::rollback`] brings it back.
@@ -121,8 +123,8 @@ impl Classes {
     /// [`ClassError::Missing`] if there is none.
     pub async fn remove(&self, name: &str) -> Result<u64, ClassError> {
         let history = self.registry.history(name).await?;
-        let bounds = newest(name, &history)?.bounds;
-        self.add(name, &history, |version| Record {
+        let &Record { version: before, bounds, .. } = newest(name, &history)?;
+        self.add(name, before, |version| Record {
             version,
             text: Vec::new(),
             methods: Vec::new(),
@@ -150,10 +152,10 @@ impl Classes {
     async fn add(
         &self,
         name: &str,
-        history: &[Record],
+        before: u64,
         make: impl FnOnce(u64) -> Record,
     ) -> Result<u64, ClassError> {
-        let version = history.first().map_or(0, |record| record.version) + 1;
+        let version = before + 1;
         match self.registry.add(name, make(version)).await? {
             true => Ok(version),
             false => Err(ClassError::Conflict { name: name.to_owned() }),

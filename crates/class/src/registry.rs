@@ -54,6 +54,11 @@ pub trait Registry: Send + Sync {
     /// Returns the versions of a class that are kept, newest first; empty if there never was one.
     fn history<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Record>, StoreError>>;
 
+    /// Returns the newest version of a class, which may have removed it; `None` if there never was one.
+    fn latest<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move { Ok(self.history(name).await?.into_iter().next()) })
+    }
+
     /// Adds a version of a class, if its number is the next one. Returns false if it is not.
     fn add<'a>(&'a self, name: &'a str, record: Record) -> BoxFuture<'a, Result<bool, StoreError>>;
 }
@@ -209,6 +214,21 @@ impl Registry for StoreRegistry {
             }
             records.reverse();
             Ok(records)
+        })
+    }
+
+    fn latest<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            // A class that is current has its newest record under a key of its own, so the others need not be read.
+            let read = ReadOp::Key { key: current_key(name)? };
+            let Outcome::Done(done) = self.apply(Transaction::new().read(read)).await? else {
+                return Err(nonsense());
+            };
+            match done.answers.into_iter().next() {
+                Some(Answer::Value(Some(value))) => decode(name, &value).map(Some),
+                Some(Answer::Value(None)) => Ok(self.history(name).await?.into_iter().next()),
+                _ => Err(nonsense()),
+            }
         })
     }
 

@@ -327,6 +327,44 @@ fn versions_of_a_class_are_kept_and_brought_back() {
     assert!(matches!(block_on(classes.history("none")), Err(ClassError::Missing { .. })));
 }
 
+/// A store that counts the transactions that list keys.
+struct Listed {
+    store: MemoryStore,
+    listings: AtomicU64,
+}
+
+impl ObjectStore for Listed {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        if transaction.reads.iter().any(|read| matches!(read, ReadOp::Keys { .. })) {
+            self.listings.fetch_add(1, Ordering::Relaxed);
+        }
+        self.store.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.store.list(after, limit)
+    }
+}
+
+#[test]
+fn a_class_is_replaced_without_reading_all_of_its_versions() {
+    let store = Arc::new(Listed { store: MemoryStore::new(), listings: AtomicU64::new(0) });
+    let classes = Classes::new(store.clone());
+    let put = |number: u64| {
+        let text = format!("function v(i, o) o:append('{number}') end objclass.register(v)");
+        block_on(classes.put("c", text.into(), unhurried())).unwrap()
+    };
+    assert_eq!(put(1), 1);
+    let listings = store.listings.load(Ordering::Relaxed);
+    for version in 2..6 {
+        assert_eq!(put(version), version);
+    }
+    assert_eq!(store.listings.load(Ordering::Relaxed), listings);
+    // Without a class that is current, the versions tell which one is next.
+    assert_eq!(block_on(classes.remove("c")).unwrap(), 6);
+    assert_eq!(put(5), 7);
+}
+
 #[test]
 fn a_record_that_cannot_be_read_stops_its_own_class_only() {
     let store = Arc::new(MemoryStore::new());

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::error::{Attempt, errno, failed};
+use crate::script;
 use crate::store::connect;
 use crate::sys::{Pool, ReadStep, WriteStep, flag};
 use crate::uri::Location;
@@ -61,6 +62,21 @@ impl RawPool {
     /// Removes a RADOS object.
     pub async fn remove(&self, object: &str) -> Result<(), StoreError> {
         self.change(object, &[WriteStep::Remove]).await
+    }
+
+    /// Calls the function `run` that a script in Lua registers, in the OSD, and returns its output: at most 32 bytes, as the
+    /// function may change the object. The script is sent with each call.
+    pub async fn call_lua(&self, object: &str, text: &str, input: &[u8]) -> Result<Bytes, StoreError> {
+        let input = script::plain(text, input);
+        let step = ReadStep::Call { class: c"lua", method: c"eval_bufferlist", input: &input };
+        let completed = self.pool.call(&name(object), &step, flag::FULL_TRY | flag::RETURNVEC).await;
+        match completed.code {
+            code if code >= 0 => {
+                let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
+                Ok(output.unwrap_or_default())
+            }
+            code => Err(self.failed(code, Attempt::Write, object)),
+        }
     }
 
     async fn change(&self, object: &str, steps: &[WriteStep<'_>]) -> Result<(), StoreError> {

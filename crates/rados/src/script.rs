@@ -110,6 +110,11 @@ pub(crate) fn compilation(source: &str) -> Vec<u8> {
     encoded(COMPILER, &[source.as_bytes()])
 }
 
+/// Returns the input of a call of a script that registers the function `run`, without a loader.
+pub(crate) fn plain(script: &str, input: &[u8]) -> Vec<u8> {
+    encoded(script, &[input])
+}
+
 /// Returns the input of `eval_bufferlist`: Ceph's encoding of a script, the name of its function, and that function's
 /// input.
 fn encoded(script: &str, input: &[&[u8]]) -> Vec<u8> {

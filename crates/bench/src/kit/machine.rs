@@ -26,6 +26,12 @@ pub struct Machine {
     pub peers: Vec<String>,
 }
 
+/// Returns the time since the machine was started, in nanoseconds, by a clock that all of its processes have in common.
+pub(crate) fn now_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Returns the load of the machine over the last 1, 5 and 15 minutes.
 pub(crate) fn load_average() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

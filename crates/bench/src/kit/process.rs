@@ -17,7 +17,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::study::runtime;
 use crate::BenchError;
-use crate::kit::machine::cpu_time_of;
+use crate::kit::machine::{cpu_time_of, memory_bytes_of};
 
 /// A message from a client to the program that started it.
 #[derive(Serialize, Deserialize)]
@@ -117,6 +117,11 @@ impl Crew {
     /// Returns the processor time that all clients have used so far.
     pub(crate) fn cpu_time(&self) -> Duration {
         self.members.iter().filter_map(|member| member.child.id()).map(cpu_time_of).sum()
+    }
+
+    /// Returns the memory that all clients hold, apart from pages of files, in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.members.iter().filter_map(|member| member.child.id()).map(memory_bytes_of).sum()
     }
 
     /// Tells the clients that there are no further rounds, and waits until they have ended.

@@ -1,5 +1,6 @@
 //! The servers of a study: child processes, each a `nacre serve` with its own store.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -161,6 +162,22 @@ impl Servers {
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.children.iter().filter_map(Child::id).map(memory_bytes_of).sum()
     }
+
+    /// Returns the space that the files of all servers take on the disk, in bytes.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.folders.iter().map(|folder| disk_bytes_of(folder.path())).sum()
+    }
+}
+
+/// Returns the space that the files below a folder take on the disk; what is gone meanwhile does not count.
+fn disk_bytes_of(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let sizes = entries.flatten().filter_map(|entry| {
+        let metadata = entry.metadata().ok()?;
+        // The system counts in blocks of 512 bytes, whatever those of the file system are.
+        Some(if metadata.is_dir() { disk_bytes_of(&entry.path()) } else { metadata.blocks() * 512 })
+    });
+    sizes.sum()
 }
 
 /// The servers of a measurement, Nacre's or a peer's, which end when this is dropped.

@@ -1,4 +1,4 @@
-//! Redis: optimistic updates with WATCH, MULTI and EXEC; counters; streams.
+//! Redis: optimistic updates with WATCH, MULTI and EXEC; counters; streams; scripts.
 //!
 //! A watch belongs to a connection, and EXEC drops all watches of its connection, so every concurrent operation needs
 //! its own connection. The commands of one step are sent together: `WATCH` with `GET`, and `MULTI` with `SET` and
@@ -139,6 +139,35 @@ impl Connection {
         Ok(())
     }
 
+    /// Loads a script, and returns the digest by which it is called.
+    pub(crate) async fn load_script(&mut self, script: &str) -> Result<Bytes, BenchError> {
+        self.command(&[b"SCRIPT", b"LOAD", script.as_bytes()]);
+        self.0.flush().await?;
+        let missing = || BenchError::peer(NAME, "SCRIPT LOAD was not answered with a digest");
+        self.value().await?.ok_or_else(missing)
+    }
+
+    /// Calls a script on each of some keys, by commands that are sent together, and returns the numbers that it returns.
+    pub(crate) async fn call_script(
+        &mut self,
+        digest: &[u8],
+        keys: &[String],
+        argument: &[u8],
+    ) -> Result<Vec<u64>, BenchError> {
+        for key in keys {
+            self.command(&[b"EVALSHA", digest, b"1", key.as_bytes(), argument]);
+        }
+        self.0.flush().await?;
+        let mut numbers = Vec::with_capacity(keys.len());
+        for _ in keys {
+            match self.answer().await? {
+                Answer::Number(number) => numbers.push(number),
+                _ => return Err(BenchError::peer(NAME, "EVALSHA was not answered with a number")),
+            }
+        }
+        Ok(numbers)
+    }
+
     fn command(&mut self, words: &[&[u8]]) {
         self.0.say(format!("*{}\r\n", words.len()).as_bytes());
         for word in words {
@@ -151,7 +180,7 @@ impl Connection {
     async fn value(&mut self) -> Result<Option<Bytes>, BenchError> {
         match self.answer().await? {
             Answer::Value(value) => Ok(value),
-            _ => Err(BenchError::peer(NAME, "GET was not answered with a value")),
+            _ => Err(BenchError::peer(NAME, "a command was not answered with a value")),
         }
     }
 
