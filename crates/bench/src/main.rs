@@ -8,8 +8,10 @@
 
 mod append;
 mod error;
+mod failover;
 mod kit;
 mod locks;
+mod namespace;
 mod reflect;
 mod rmw;
 mod sequencer;
@@ -84,6 +86,19 @@ enum Command {
     /// One client process of that study, started by it
     #[command(hide = true)]
     SequencerClient,
+    /// Take positions while the rank that hands them out is killed, stopped, cut off or handed over
+    Failover(Box<failover::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    FailoverClient,
+    /// Create, stat, rename, list and unlink files: the namespace compared with a file system and with FUSE's floor
+    Namespace(Box<namespace::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    NamespaceClient,
+    /// The file system of that study that passes everything on, started by it
+    #[command(hide = true)]
+    NamespaceFloor(namespace::FloorArgs),
     /// Append to a shared log, read and follow it: compared with streams of Redis and NATS, and with the disk
     Append(Box<append::Args>),
     /// One client process of that study, started by it
@@ -169,6 +184,11 @@ fn run(command: Command, common: &Common) -> Result<(), Failure> {
         Command::LocksClient => locks::client_main()?,
         Command::Sequencer(args) => sequencer::run(&args, common)?,
         Command::SequencerClient => sequencer::client_main()?,
+        Command::Failover(args) => failover::run(&args, common)?,
+        Command::FailoverClient => failover::client_main()?,
+        Command::Namespace(args) => namespace::run(&args, common)?,
+        Command::NamespaceClient => namespace::client_main()?,
+        Command::NamespaceFloor(args) => namespace::floor_main(&args)?,
         Command::Append(args) => append::run(&args, common)?,
         Command::AppendClient => append::client_main()?,
         Command::Walk(args) => walk::run(&args, common)?,
