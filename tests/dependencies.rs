@@ -23,6 +23,7 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("crates/bench/src/kit/peer/zookeeper.rs", &["java"]),
     ("crates/bench/src/kit/process.rs", &[]),
     ("crates/bench/src/kit/server.rs", &[]),
+    ("crates/bench/src/namespace/mount.rs", &[]),
     ("crates/bench/src/reflect/measure.rs", &[]),
     ("crates/bench/src/reflect/serve.rs", &[]),
     ("crates/bench/src/reflect/testbed.rs", &["tc"]),

@@ -82,13 +82,14 @@ impl Drop for Mounted {
             let _ = kill_process(pid, signal);
         }
         let begun = Instant::now();
-        while let Ok(None) = self.child.try_wait() {
-            if begun.elapsed() > END_MAX {
-                // Its folder is to be usable again, whatever keeps it from ending; its process is killed.
-                let _ = umount2(self.folder.as_path(), MntFlags::MNT_DETACH);
-                return;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return,
+                Ok(None) if begun.elapsed() < END_MAX => std::thread::sleep(Duration::from_millis(2)),
+                _ => break,
             }
-            std::thread::sleep(Duration::from_millis(2));
         }
+        // Its folder is to be usable again, whatever kept it from ending well; its process is killed.
+        let _ = umount2(self.folder.as_path(), MntFlags::MNT_DETACH);
     }
 }
