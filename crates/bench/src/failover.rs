@@ -106,7 +106,7 @@ impl Args {
 
     /// Returns the events, each once, in the order in which they are measured.
     fn events(&self) -> impl Iterator<Item = Event> {
-        let is_wanted = |event: &Event| self.event.is_empty() || self.event.contains(event);
+        let is_wanted = move |event: &Event| self.event.is_empty() || self.event.contains(event);
         Event::ALL.into_iter().filter(is_wanted)
     }
 
