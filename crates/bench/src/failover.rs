@@ -308,7 +308,7 @@ async fn run_crew(
         tokio::time::sleep(Duration::from_millis(point.before_ms)).await;
         let at_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         act().await?;
-        Ok(at_ns)
+        Ok::<_, BenchError>(at_ns)
     };
     let (records, at_ns): (Vec<ClientRecord>, u64) = try_join(crew.run(), event).await?;
     let begin_ns = records.iter().map(|record| record.begin_ns).min().unwrap_or(at_ns);

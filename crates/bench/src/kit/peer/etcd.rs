@@ -29,7 +29,7 @@ pub(crate) async fn start(parent: Option<&Path>) -> Result<Peer, BenchError> {
 /// Starts so many servers as the members of one cluster, with the settings of [`start`], and waits until each of them answers.
 pub(crate) async fn start_cluster(members: usize, parent: Option<&Path>) -> Result<Vec<Peer>, BenchError> {
     let program = find_program(PROGRAM, PACKAGE)?;
-    let urls = (0..members).map(|_| Ok(format!("http://127.0.0.1:{}", free_port()?)));
+    let urls = (0..members).map(|_| Ok::<_, BenchError>(format!("http://127.0.0.1:{}", free_port()?)));
     let urls = urls.collect::<Result<Vec<String>, BenchError>>()?;
     let cluster: Vec<String> =
         urls.iter().enumerate().map(|(member, url)| format!("m{member}={url}")).collect();
