@@ -50,7 +50,7 @@ help:
 	@echo "                mpich libmpich-dev libclang-dev; MPICC=mpicc.openmpi chooses another MPI)"
 	@echo "make c          the C library: $(TARGET)/release/libnacre.so (needs a C compiler)"
 	@echo "make bpf        the reflector's programs for the kernel, from their sources into the tree (needs clang and libbpf-dev)"
-	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look; that of the reflector needs root)"
+	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look; those of the reflector and of the namespace need root)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
 	@echo "make soak       what finds the rare: make soak-reflect, two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s,"
@@ -167,6 +167,8 @@ bench: release install-deps mpi
 	experiments/s3d/run.sh $(abspath $(NACRE))
 	experiments/s3asim/run.sh $(abspath $(NACRE))
 	experiments/sequencer/run.sh $(abspath $(NACRE))
+	experiments/failover/run.sh $(abspath $(NACRE))
+	experiments/namespace/run.sh $(abspath $(NACRE))
 	experiments/zlog/run.sh $(abspath $(NACRE))
 	experiments/class/run.sh $(abspath $(NACRE))
 	experiments/propagate/run.sh $(abspath $(NACRE))

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Ended, Server, program, run_with};
+use harness::{Ended, Server, program, run_with, tree};
 use serde_json::Value;
 
 fn run(command: Command) -> Ended {
@@ -95,7 +95,7 @@ fn a_study_runs_on_the_program_that_started_it() {
     study(&["--clients", "0"]).failed(2, &["at least 1"]);
     let help = String::from_utf8(run(self::study(&["--help"])).stdout).unwrap();
     assert!(
-        ["Usage: nacre bench", "rmw", "locks", "walk", "trees", "reflect"]
+        ["Usage: nacre bench", "rmw", "locks", "failover", "namespace", "walk", "trees", "reflect"]
             .iter()
             .all(|word| help.contains(word))
     );
@@ -158,6 +158,90 @@ fn positions_are_measured_beside_peers_and_over_a_killed_rank() {
     assert!(failed_over["after_per_second"].as_f64().unwrap() > 0.0, "{failed_over}");
     let throughput = fs::read_to_string(folder.path().join("throughput.svg")).unwrap();
     assert!(throughput.contains("2C, best effort"), "{throughput}");
+}
+
+/// Runs a study, and returns what it prints and its results. Servers may complain of what is done to them.
+fn measured(words: &[&str], folder: &Path) -> (String, Value) {
+    let results = folder.join("results.json");
+    let mut command = study(words);
+    command.arg("--out").arg(folder).arg("--results").arg(&results);
+    let ended = run(command);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let report = serde_json::from_slice(&fs::read(&results).unwrap()).unwrap();
+    (String::from_utf8(ended.stdout).unwrap(), report)
+}
+
+#[test]
+fn a_rank_that_is_gone_costs_a_pause_and_every_position_is_there_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let words =
+        ["failover", "--quick", "--event", "kill,hand-over,partition", "--before", "700ms", "--after", "2s"];
+    let (text, report) = measured(&words, folder.path());
+    let series = report["series"].as_array().unwrap();
+    let labels: Vec<&str> = series.iter().map(|series| series["point"]["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["kill", "hand-over", "partition", "etcd, kill of the leader"], "{text}");
+    for series in series {
+        let measured = &series["repetitions"][0];
+        let sequencers = measured["sequencers"].as_array().unwrap();
+        assert_eq!(sequencers.len() as u64, series["point"]["sequencers"].as_u64().unwrap());
+        assert!(measured["before_per_second"].as_f64().unwrap() > 0.0, "{measured}");
+        for sequencer in sequencers {
+            let of = |name: &str| sequencer[name].as_u64().unwrap();
+            let bins = sequencer["bins"].as_array().unwrap();
+            let counted: u64 = bins.iter().map(|count| count.as_u64().unwrap()).sum();
+            // The last position of a client may come after the window.
+            assert!(of("positions") >= counted && counted > 0, "{sequencer}");
+            assert!(of("gaps") <= of("lost"), "{sequencer}");
+            let pauses = sequencer["pauses"].as_array().unwrap();
+            assert_eq!(pauses.len() as u64, series["point"]["clients"].as_u64().unwrap());
+            for pause in pauses {
+                assert!(
+                    pause["ms"].as_f64().unwrap() <= measured["pause_ms"].as_f64().unwrap(),
+                    "{measured}"
+                );
+            }
+        }
+    }
+    // A standby waits for the time to take over before it does.
+    assert!(series[0]["repetitions"][0]["pause_ms"].as_f64().unwrap() > 300.0, "{text}");
+    for name in ["throughput-kill", "close-up-hand-over", "throughput-etcd-kill-of-the-leader", "pauses"] {
+        let svg = fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
+        assert!(svg.starts_with("<svg") && svg.contains("</svg>"), "{name}");
+    }
+    run(study(&["failover", "--before", "2h"])).failed(2, &["at most an hour"]);
+}
+
+#[test]
+fn files_are_made_and_removed_in_the_namespace_and_beside_it() {
+    tree::require_root();
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("at");
+    fs::create_dir(&at).unwrap();
+    let words = ["namespace", "--quick", "--clients", "6", "--files", "60", "--folder", at.to_str().unwrap()];
+    let (text, report) = measured(&words, folder.path());
+    let series = report["series"].as_array().unwrap();
+    assert_eq!(series.len(), 4 * (4 + 1), "{text}");
+    for series in series {
+        let (point, measured) = (&series["point"], &series["repetitions"][0]);
+        assert_eq!(measured["files"], 60, "{series}");
+        let phases = measured["phases"].as_array().unwrap();
+        let names: Vec<&str> = phases.iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
+        assert_eq!(names, ["create", "stat", "rename", "list", "unlink"]);
+        for phase in phases {
+            // Each client lists its directory ten times.
+            assert_eq!(phase["operations"], 60, "{point}: {phase}");
+            assert!(phase["per_second"].as_f64().unwrap() > 0.0, "{point}: {phase}");
+        }
+        // Every listing had all entries: those of all clients, or of one.
+        let entries =
+            phases[3]["entries_per_second"].as_f64().unwrap() / phases[3]["per_second"].as_f64().unwrap();
+        let expected = if point["layout"] == "own" { 10.0 } else { 60.0 };
+        assert!((entries - expected).abs() < 1e-6, "{point}: {entries}");
+    }
+    assert!(report["targets"].to_string().contains("stat by the mount"), "{text}");
+    let svg = fs::read_to_string(folder.path().join("create-durable.svg")).unwrap();
+    assert!(svg.contains("FUSE"), "{svg}");
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "folders and mounts are removed");
 }
 
 #[test]

@@ -24,6 +24,7 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("crates/bench/src/kit/process.rs", &[]),
     ("crates/bench/src/kit/server.rs", &[]),
     ("crates/bench/src/mpiio/job.rs", &["mpicc.mpich", "mpicc.openmpi", "mpirun.mpich", "mpirun.openmpi"]),
+    ("crates/bench/src/namespace/mount.rs", &[]),
     ("crates/bench/src/reflect/measure.rs", &[]),
     ("crates/bench/src/reflect/serve.rs", &[]),
     ("crates/bench/src/reflect/testbed.rs", &["tc"]),

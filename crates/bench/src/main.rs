@@ -9,10 +9,12 @@
 mod append;
 mod class;
 mod error;
+mod failover;
 mod kit;
 mod locks;
 mod mpiio;
 mod propagate;
+mod namespace;
 mod reflect;
 mod rmw;
 mod sequencer;
@@ -93,6 +95,19 @@ enum Command {
     /// One client process of that study, started by it
     #[command(hide = true)]
     SequencerClient,
+    /// Take positions while the rank that hands them out is killed, stopped, cut off or handed over
+    Failover(Box<failover::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    FailoverClient,
+    /// Create, stat, rename, list and unlink files: the namespace compared with a file system and with FUSE's floor
+    Namespace(Box<namespace::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    NamespaceClient,
+    /// The file system of that study that passes everything on, started by it
+    #[command(hide = true)]
+    NamespaceFloor(namespace::FloorArgs),
     /// Append to a shared log, read and follow it: compared with streams of Redis and NATS, and with the disk
     Append(Box<append::Args>),
     /// One client process of that study, started by it
@@ -193,6 +208,11 @@ fn run(command: Command, common: &Common) -> Result<(), Failure> {
         Command::S3asim(args) => mpiio::s3asim::run(&args, common)?,
         Command::Sequencer(args) => sequencer::run(&args, common)?,
         Command::SequencerClient => sequencer::client_main()?,
+        Command::Failover(args) => failover::run(&args, common)?,
+        Command::FailoverClient => failover::client_main()?,
+        Command::Namespace(args) => namespace::run(&args, common)?,
+        Command::NamespaceClient => namespace::client_main()?,
+        Command::NamespaceFloor(args) => namespace::floor_main(&args)?,
         Command::Append(args) => append::run(&args, common)?,
         Command::AppendClient => append::client_main()?,
         Command::Class(args) => class::run(&args, common)?,

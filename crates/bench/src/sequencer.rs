@@ -5,7 +5,7 @@
 //! positions of the clients lie between each other over time.
 
 mod client;
-mod failover;
+pub(crate) mod failover;
 mod figures;
 mod point;
 

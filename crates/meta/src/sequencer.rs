@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - Positions that were handed out or lent are below `reserved`, which is in the store. A successor begins there, so what
-//!   a crash costs is a gap, and never a position twice.
+//!   a crash costs is a gap, and never a position twice. A rank that ends in order makes its tail the bound where nothing is lent.
 //! - While positions are lent to a holder, nobody else gets any: the tail is the holder's until it comes back or is lost.
 
 use std::time::Duration;

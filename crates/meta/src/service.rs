@@ -253,6 +253,24 @@ impl ActiveRank {
         live
     }
 
+    /// Returns where sequencers end if the rank hands out nothing any more: their records, and those with which a successor goes
+    /// on at the tail, and not behind all that was reserved. Left out are those of which anything is lent or under way.
+    pub fn settled(&self) -> Vec<(ObjectId, Record, Record)> {
+        let settled = self.sequencers.iter().filter_map(|(id, entry)| {
+            let Entry::Live(live) = entry else { return None };
+            let is_still = live.writing.is_none()
+                && live.operations.is_empty()
+                && !live.removing
+                // Whoever has it on record as cached may have been lent positions by an earlier rank.
+                && live.record.cached.is_none()
+                && !live.sequencer.is_lent()
+                && self.capabilities.is_free(id);
+            let after = Record { reserved: live.sequencer.tail(), ..live.record };
+            (is_still && after.reserved < live.record.reserved).then(|| (id.clone(), live.record, after))
+        });
+        settled.collect()
+    }
+
     fn shown(&self, id: &ObjectId, live: &Live) -> Shown {
         let holder = self.capabilities.holder(id);
         Shown {

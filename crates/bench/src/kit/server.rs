@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_quantity::Escaped;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -238,6 +239,16 @@ impl Daemon {
     /// If it cannot be killed.
     pub(crate) async fn kill(&mut self) -> Result<(), BenchError> {
         self.child.kill().await.map_err(BenchError::io("kill a server"))
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), BenchError> {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid as i32));
+        let pid = pid.ok_or_else(|| BenchError::Process("a server has ended early".into()))?;
+        kill_process(pid, signal).map_err(|error| BenchError::io("send a server a signal")(error.into()))
     }
 }
 

@@ -45,15 +45,9 @@ pub(super) async fn measure(program: &Path) -> Result<FailOver, BenchError> {
         stores.push(server::open(&keeper.uri).await?);
     }
     // Made before the second daemon starts, so that the first one has the authority.
-    let until = Instant::now() + PATIENCE;
-    while let Err(error) = stores[0].sequencer(NAME).await?.create(Policy::RoundTrip).await {
-        if Instant::now() > until {
-            return Err(error.into());
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    create(&stores[0], NAME).await?;
     let _second = Daemon::start(program, &rank).await?;
-    stand_by(&stores[0]).await?;
+    stand_by(&stores[0], 1).await?;
 
     let begin = Instant::now();
     let killed = std::cell::Cell::new(None);
@@ -115,15 +109,41 @@ pub(super) async fn measure(program: &Path) -> Result<FailOver, BenchError> {
     })
 }
 
-/// Waits until the second daemon is known to stand by.
-async fn stand_by(store: &nacre::Store) -> Result<(), BenchError> {
+/// Creates a sequencer without a holder, once a rank has the authority.
+///
+/// # Errors
+/// That of the last attempt.
+pub(crate) async fn create(store: &nacre::Store, name: &str) -> Result<(), BenchError> {
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = store.sequencer(name).await?.create(Policy::RoundTrip).await {
+        if Instant::now() > until {
+            return Err(error.into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// Waits until so many daemons are known to stand by.
+///
+/// # Errors
+/// If they do not.
+pub(crate) async fn stand_by(store: &nacre::Store, daemons: usize) -> Result<(), BenchError> {
     let ranks = store.object(&b"nacre/ranks/0"[..])?;
     let until = Instant::now() + PATIENCE;
-    while ranks.keys(nacre::KeyRange::prefix("standby/")).next().await?.is_none() {
+    loop {
+        let mut keys = ranks.keys(nacre::KeyRange::prefix("standby/"));
+        let mut found = 0;
+        while keys.next().await?.is_some() {
+            found += 1;
+        }
+        if found >= daemons {
+            return Ok(());
+        }
         if Instant::now() > until {
-            return Err(BenchError::Process("no daemon stands by".into()));
+            let text = format!("{found} of {daemons} daemons stand by");
+            return Err(BenchError::Process(text));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::stream::FuturesUnordered;
+use futures::stream::{self, FuturesUnordered};
 use nacre_object::{ObjectId, ObjectStore, StoreError};
 use tokio::sync::oneshot;
 
@@ -20,6 +20,11 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The time that giving the authority back may take when the daemon ends.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
+
+/// The time for which a hand-over waits until it is written down where sequencers ended.
+const SETTLE_MAX: Duration = Duration::from_millis(100);
+/// The sequencers of which that is written at a time.
+const SETTLES_MAX: usize = 64;
 
 /// The daemon's view of the authority.
 struct Watcher {
@@ -163,7 +168,10 @@ pub(super) async fn run(
                 && let Some(mut watcher) = idle.take()
             {
                 let (active, standby) = (matches!(core.state, State::Active(..)), core.standby);
+                let settled = if hand_over { settled(&core.state) } else { Vec::new() };
+                let store = store.clone();
                 looking = Some(Box::pin(async move {
+                    settle(store, settled).await;
                     let looked = match active {
                         true if hand_over => watcher.hand_over().await,
                         true => watcher.keep(standby).await,
@@ -247,6 +255,29 @@ fn take_in(shared: &Shared, looked: AuthorityCheck, takeover: Duration) -> Durat
     }
 }
 
+/// A sequencer that the rank of an epoch hands out no more: its record, and the one with which a successor goes on at its tail.
+type Settled = (u64, ObjectId, Record, Record);
+
+/// Returns where the sequencers of a rank end that steps down before its lock is free again.
+fn settled(state: &State) -> Vec<Settled> {
+    let State::Active(rank, _) = state else { return Vec::new() };
+    let epoch = rank.epoch();
+    rank.settled().into_iter().map(|(id, before, after)| (epoch, id, before, after)).collect()
+}
+
+/// Writes down where sequencers ended. Each write holds only as long as the record is the rank's own and no successor has fenced
+/// it, so one that comes late, or never, costs a gap and nothing else.
+async fn settle(store: Arc<dyn ObjectStore>, settled: Vec<Settled>) {
+    let writes = settled.into_iter().map(|(epoch, id, before, after)| {
+        let store = store.clone();
+        async move { record::write(&*store, &id, epoch, &before, &after).await.is_ok() }
+    });
+    let written = stream::iter(writes).buffer_unordered(SETTLES_MAX).count();
+    if tokio::time::timeout(SETTLE_MAX, written).await.is_err() {
+        tracing::debug!("the store does not take in time where sequencers end");
+    }
+}
+
 /// Carries out an order, however often it takes.
 async fn carry_out(
     store: Arc<dyn ObjectStore>,
@@ -306,11 +337,11 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Compl
 
 /// Gives the authority back when the daemon ends, so that nobody waits for it.
 async fn leave(shared: &Shared, idle: Option<Watcher>, looking: Option<AuthorityCheckFuture>) {
-    let active = {
+    let (active, settled) = {
         let mut core = shared.core.lock();
-        let active = matches!(core.state, State::Active(..));
+        let (active, settled) = (matches!(core.state, State::Active(..)), settled(&core.state));
         core.step_down(Vec::new());
-        active
+        (active, settled)
     };
     let leaving = async {
         let mut watcher = match (idle, looking) {
@@ -319,7 +350,10 @@ async fn leave(shared: &Shared, idle: Option<Watcher>, looking: Option<Authority
             (None, None) => return Ok(()),
         };
         match active {
-            true => watcher.keeper.give_back().await.map(drop),
+            true => {
+                settle(watcher.keeper.store.clone(), settled).await;
+                watcher.keeper.give_back().await.map(drop)
+            }
             false if watcher.registered.is_some() => watcher.keeper.leave().await,
             false => Ok(()),
         }

@@ -127,6 +127,25 @@ fn a_holder_gives_its_tail_to_the_next_one() {
 }
 
 #[test]
+fn a_rank_that_ends_says_where_its_sequencers_ended() {
+    let mut at = At::new(1, Some(Record { policy: Policy::RoundTrip, ..Record::default() }));
+    assert!(matches!(at.call(1, Call::Next(5)), Some(Reply::Positions { first: 0, .. })));
+    let record = at.record.unwrap();
+    assert!(record.reserved > 5, "{record:?}");
+    let settled = Record { reserved: 5, ..record };
+    assert_eq!(at.rank.settled(), [(At::id(), record, settled)]);
+    let mut successor = At::new(2, Some(settled));
+    assert!(matches!(successor.call(1, Call::Next(1)), Some(Reply::Positions { first: 5, .. })));
+    // A holder may hand out all that it was lent.
+    let mut at = At::new(1, Some(Record::default()));
+    let (grant, ..) = At::granted(at.call(1, Call::Acquire));
+    assert!(at.rank.settled().is_empty());
+    // It stays on record for a while, as one that may still have some.
+    assert_eq!(at.call(1, Call::Release(grant, 3)), Some(Reply::Done));
+    assert!(at.record.unwrap().cached.is_some() && at.rank.settled().is_empty());
+}
+
+#[test]
 fn policies_say_when_a_holder_is_asked() {
     let mut at = At::new(1, Some(Record { policy: Policy::Hold(ms(50)), ..Record::default() }));
     let (grant, ..) = At::granted(at.call(1, Call::Acquire));

@@ -22,26 +22,49 @@ const PACKAGE: &str = "etcd-server";
 /// Starts an etcd server with one member and the default settings, except for the quota of its database, which a study
 /// of many fresh blocks would fill.
 pub(crate) async fn start(parent: Option<&Path>) -> Result<Peer, BenchError> {
+    let mut members = start_cluster(1, parent).await?;
+    members.pop().ok_or_else(|| BenchError::peer(NAME, "has no member"))
+}
+
+/// Starts so many servers as the members of one cluster, with the settings of [`start`], and waits until each of them answers.
+pub(crate) async fn start_cluster(members: usize, parent: Option<&Path>) -> Result<Vec<Peer>, BenchError> {
     let program = find_program(PROGRAM, PACKAGE)?;
-    let peer_port = free_port()?;
-    let peer = Peer::start(NAME, parent, |folder, port| {
-        let client_url = format!("http://127.0.0.1:{port}");
-        let peer_url = format!("http://127.0.0.1:{peer_port}");
-        let mut command = Command::new(program);
-        command.args(["--name", "default", "--quota-backend-bytes", "8589934592", "--data-dir"]);
-        command.arg(folder.join("data"));
-        command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
-        command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
-        command.args(["--initial-cluster", &format!("default={peer_url}")]);
-        Ok(command)
-    })?;
-    peer.wait_until(|address| async move {
-        match Client::connect(&address).await {
-            Ok(mut client) => client.get(Bytes::from_static(b"ready")).await.is_ok(),
-            Err(_) => false,
-        }
-    })
-    .await
+    let urls = (0..members).map(|_| Ok::<_, BenchError>(format!("http://127.0.0.1:{}", free_port()?)));
+    let urls = urls.collect::<Result<Vec<String>, BenchError>>()?;
+    let cluster: Vec<String> =
+        urls.iter().enumerate().map(|(member, url)| format!("m{member}={url}")).collect();
+    let mut started = Vec::with_capacity(members);
+    for (member, peer_url) in urls.iter().enumerate() {
+        started.push(Peer::start(NAME, parent, |folder, port| {
+            let client_url = format!("http://127.0.0.1:{port}");
+            let mut command = Command::new(&program);
+            command.args([
+                "--name",
+                &format!("m{member}"),
+                "--quota-backend-bytes",
+                "8589934592",
+                "--data-dir",
+            ]);
+            command.arg(folder.join("data"));
+            command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
+            command.args(["--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url]);
+            command.args(["--initial-cluster", &cluster.join(",")]);
+            Ok(command)
+        })?);
+    }
+    let mut answering = Vec::with_capacity(members);
+    for peer in started {
+        answering.push(peer.wait_until(answers).await?);
+    }
+    Ok(answering)
+}
+
+/// Returns whether a server answers a read, which takes a leader.
+async fn answers(address: String) -> bool {
+    match Client::connect(&address).await {
+        Ok(mut client) => client.get(Bytes::from_static(b"ready")).await.is_ok(),
+        Err(_) => false,
+    }
 }
 
 /// Returns the version that the server reports.
@@ -107,6 +130,13 @@ impl Client {
         Ok(response.header.map_or(0, |header| header.revision as u64))
     }
 
+    /// Returns whether the server is the leader of its cluster.
+    pub(crate) async fn is_leader(&mut self) -> Result<bool, BenchError> {
+        let path = PathAndQuery::from_static("/etcdserverpb.Maintenance/Status");
+        let response: StatusResponse = self.call(path, StatusRequest {}).await?;
+        Ok(response.header.is_some_and(|header| header.member == response.leader))
+    }
+
     /// Makes a lease, which lasts for so many seconds and is not renewed.
     pub(crate) async fn lease(&mut self, seconds: i64) -> Result<i64, BenchError> {
         let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseGrant");
@@ -151,6 +181,8 @@ struct RangeRequest {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct ResponseHeader {
+    #[prost(uint64, tag = "2")]
+    member: u64,
     #[prost(int64, tag = "3")]
     revision: i64,
 }
@@ -159,6 +191,17 @@ struct ResponseHeader {
 struct PutResponse {
     #[prost(message, optional, tag = "1")]
     header: Option<ResponseHeader>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StatusRequest {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    header: Option<ResponseHeader>,
+    #[prost(uint64, tag = "4")]
+    leader: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
