@@ -6,7 +6,10 @@
 //! frees what librados still holds a pointer to.
 //!
 //! Invariants: librados writes into the slots of an operation only before its callback runs; we look at them only
-//! after it ran, which the mutex around `done` orders. A pool is closed only when no operation is under way.
+//! after it ran, which the mutex around `done` orders. A pool is closed only when no operation is under way, but for those
+//! of [`watch`] that no time-out ends: whoever closes a pool does not wait for them, and they never call back afterwards.
+
+mod watch;
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_void};
@@ -19,8 +22,15 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
+pub(crate) use self::watch::{Acknowledger, Signal, Signals, WatchHandle};
+
 type Raw = *mut c_void;
 type Callback = extern "C" fn(Raw, Raw);
+/// The callback of a watch for a notification: the watch's argument, the ids of notification, watch and notifier, the payload
+/// and its length.
+type NotifyCallback = extern "C" fn(Raw, u64, u64, u64, Raw, usize);
+/// The callback of a watch for an error: the watch's argument, the id of the watch, the error.
+type ErrorCallback = extern "C" fn(Raw, u64, c_int);
 
 macro_rules! library {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
@@ -96,6 +106,11 @@ library! {
     rados_omap_get_end: fn(Raw);
     rados_aio_read_op_operate: fn(Raw, Raw, Raw, *const c_char, c_int) -> c_int;
     rados_buffer_free: fn(*mut c_char);
+    rados_aio_watch2: fn(Raw, *const c_char, Raw, *mut u64, NotifyCallback, ErrorCallback, u32, Raw) -> c_int;
+    rados_aio_unwatch: fn(Raw, u64, Raw) -> c_int;
+    rados_watch_check: fn(Raw, u64) -> c_int;
+    rados_aio_notify: fn(Raw, *const c_char, Raw, *const c_char, c_int, u64, *mut *mut c_char, *mut usize) -> c_int;
+    rados_notify_ack: fn(Raw, *const c_char, u64, u64, *const c_char, c_int) -> c_int;
 }
 
 const COMPARE_EQUAL: u8 = 1;
@@ -139,6 +154,11 @@ impl Library {
 thread_local! {
     /// True if this thread is one of librados', in the midst of a callback.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this is one of librados' threads, in the midst of a callback: it must not wait for anything.
+pub(crate) fn in_callback() -> bool {
+    IN_CALLBACK.get()
 }
 
 /// The parameters of a connection.
@@ -416,14 +436,26 @@ impl Pool {
     }
 
     fn start(&self, slots: Vec<Slot>, submit: impl FnOnce(&mut [Slot], Raw) -> c_int) -> Operation {
+        self.submit(Some(Arc::clone(&self.0.under_way)), slots, submit)
+    }
+
+    /// Starts an operation, which closing the pool waits for if there is a count of operations that it belongs to.
+    fn submit(
+        &self,
+        under_way: Option<Arc<UnderWay>>,
+        slots: Vec<Slot>,
+        submit: impl FnOnce(&mut [Slot], Raw) -> c_int,
+    ) -> Operation {
         let library = self.0.library;
         let in_flight = Arc::new(InFlight {
             library,
-            under_way: Arc::clone(&self.0.under_way),
+            under_way,
             slots: UnsafeCell::new(slots.into_boxed_slice()),
             state: Mutex::new(State { done: None, waker: None }),
         });
-        in_flight.under_way.begin();
+        if let Some(under_way) = &in_flight.under_way {
+            under_way.begin();
+        }
         let argument = Arc::into_raw(Arc::clone(&in_flight)).cast_mut();
         let mut completion = ptr::null_mut();
         // SAFETY: the callback takes over the count that `argument` stands for. The slots are not looked at by
@@ -443,7 +475,9 @@ impl Pool {
             // SAFETY: an operation that was not started never calls back.
             drop(unsafe { Arc::from_raw(argument.cast_const()) });
             in_flight.state.lock().done = Some((code, 0));
-            in_flight.under_way.end();
+            if let Some(under_way) = &in_flight.under_way {
+                under_way.end();
+            }
         }
         Operation { in_flight, _pool: self.clone() }
     }
@@ -586,6 +620,7 @@ enum Slot {
     Bytes { buffer: Vec<u8>, len: usize, code: c_int },
     Omap { iterator: Raw, more: c_uchar, code: c_int },
     Call { output: *mut c_char, len: usize, code: c_int },
+    Watch(u64),
 }
 
 impl Slot {
@@ -608,6 +643,7 @@ impl Slot {
     unsafe fn take(&mut self, library: &Library) -> Answer {
         match std::mem::replace(self, Slot::Nothing) {
             Slot::Nothing => Answer::Nothing,
+            Slot::Watch(id) => Answer::Watch(id),
             Slot::Bytes { mut buffer, len, .. } => {
                 buffer.truncate(len);
                 Answer::Bytes(buffer.into())
@@ -690,6 +726,8 @@ pub(crate) enum Answer {
     Bytes(Bytes),
     /// Attributes, or entries of the omap, and whether the limit left some out.
     Pairs { pairs: Vec<(Bytes, Bytes)>, more: bool },
+    /// The id of a watch.
+    Watch(u64),
 }
 
 impl Answer {
@@ -730,7 +768,7 @@ pub(crate) struct Operation {
 
 struct InFlight {
     library: &'static Library,
-    under_way: Arc<UnderWay>,
+    under_way: Option<Arc<UnderWay>>,
     slots: UnsafeCell<Box<[Slot]>>,
     state: Mutex<State>,
 }
@@ -793,9 +831,11 @@ extern "C" fn completed(completion: Raw, argument: Raw) {
     if let Some(waker) = waker {
         waker.wake();
     }
-    let under_way = Arc::clone(&in_flight.under_way);
+    let under_way = in_flight.under_way.clone();
     drop(in_flight);
     IN_CALLBACK.set(false);
     // The last thing done: from here on, the pool may be closed.
-    under_way.end();
+    if let Some(under_way) = under_way {
+        under_way.end();
+    }
 }
