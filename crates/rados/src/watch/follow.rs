@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::watch::{Cause, Gap, Watch, WatchOptions};
-use nacre_object::{ObjectId, StoreError};
+use nacre_object::{ErrorKind, ObjectId, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -78,6 +78,10 @@ pub(super) async fn follow(shared: Arc<Shared>, object: ObjectId, mut joins: mps
         Ok(version) => {
             follower.versions.restart(version);
             follower.run(&mut joins).await
+        }
+        // Watching takes the right to write. Those who follow something look from time to time where they cannot watch.
+        Err(Failure { error, .. }) if error.kind == ErrorKind::Denied => {
+            Err(error.with_kind(ErrorKind::Unsupported).context("watching an object"))
         }
         Err(failure) => Err(failure.error),
     };
