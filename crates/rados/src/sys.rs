@@ -7,7 +7,8 @@
 //!
 //! Invariants: librados writes into the slots of an operation only before its callback runs; we look at them only
 //! after it ran, which the mutex around `done` orders. A pool is closed only when no operation is under way, but for those
-//! of [`watch`] that no time-out ends: whoever closes a pool does not wait for them, and they never call back afterwards.
+//! of [`watch`] that no time-out ends: whoever closes a pool does not wait for them, they never call back afterwards, and what
+//! they may use of librados until then stays allocated.
 
 mod watch;
 
@@ -16,6 +17,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_void};
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
@@ -199,14 +201,32 @@ struct Connected {
 struct UnderWay {
     count: Mutex<usize>,
     none: Condvar,
+    /// The number of those that have no time-out, beside the others.
+    endless: AtomicUsize,
+}
+
+/// The kind of an operation: whether closing the pool waits for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Timed,
+    Endless,
 }
 
 impl UnderWay {
-    fn begin(&self) {
-        *self.count.lock() += 1;
+    fn begin(&self, kind: Kind) {
+        match kind {
+            Kind::Timed => *self.count.lock() += 1,
+            Kind::Endless => {
+                self.endless.fetch_add(1, Ordering::AcqRel);
+            }
+        }
     }
 
-    fn end(&self) {
+    fn end(&self, kind: Kind) {
+        if kind == Kind::Endless {
+            self.endless.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
         let mut count = self.count.lock();
         *count -= 1;
         if *count == 0 {
@@ -234,9 +254,12 @@ impl Drop for Connected {
         let close = move || {
             // Operations that nobody waits for any more are over when they are answered or time out.
             under_way.wait_for_none();
+            // An operation without a time-out may be answered until the connection is shut down, and librados uses the
+            // handle of the pool for that. It is then left as it is.
+            let idle = under_way.endless.load(Ordering::Acquire) == 0;
             // SAFETY: this was the last owner and no operation is under way, so nobody uses the handles again.
             unsafe {
-                if io != 0 {
+                if io != 0 && idle {
                     (library.rados_ioctx_destroy)(io as Raw);
                 }
                 (library.rados_shutdown)(cluster as Raw);
@@ -436,26 +459,24 @@ impl Pool {
     }
 
     fn start(&self, slots: Vec<Slot>, submit: impl FnOnce(&mut [Slot], Raw) -> c_int) -> Operation {
-        self.submit(Some(Arc::clone(&self.0.under_way)), slots, submit)
+        self.submit(Kind::Timed, slots, submit)
     }
 
-    /// Starts an operation, which closing the pool waits for if there is a count of operations that it belongs to.
     fn submit(
         &self,
-        under_way: Option<Arc<UnderWay>>,
+        kind: Kind,
         slots: Vec<Slot>,
         submit: impl FnOnce(&mut [Slot], Raw) -> c_int,
     ) -> Operation {
         let library = self.0.library;
         let in_flight = Arc::new(InFlight {
             library,
-            under_way,
+            under_way: Arc::clone(&self.0.under_way),
+            kind,
             slots: UnsafeCell::new(slots.into_boxed_slice()),
             state: Mutex::new(State { done: None, waker: None }),
         });
-        if let Some(under_way) = &in_flight.under_way {
-            under_way.begin();
-        }
+        in_flight.under_way.begin(kind);
         let argument = Arc::into_raw(Arc::clone(&in_flight)).cast_mut();
         let mut completion = ptr::null_mut();
         // SAFETY: the callback takes over the count that `argument` stands for. The slots are not looked at by
@@ -475,9 +496,7 @@ impl Pool {
             // SAFETY: an operation that was not started never calls back.
             drop(unsafe { Arc::from_raw(argument.cast_const()) });
             in_flight.state.lock().done = Some((code, 0));
-            if let Some(under_way) = &in_flight.under_way {
-                under_way.end();
-            }
+            in_flight.under_way.end(kind);
         }
         Operation { in_flight, _pool: self.clone() }
     }
@@ -768,7 +787,8 @@ pub(crate) struct Operation {
 
 struct InFlight {
     library: &'static Library,
-    under_way: Option<Arc<UnderWay>>,
+    under_way: Arc<UnderWay>,
+    kind: Kind,
     slots: UnsafeCell<Box<[Slot]>>,
     state: Mutex<State>,
 }
@@ -831,11 +851,9 @@ extern "C" fn completed(completion: Raw, argument: Raw) {
     if let Some(waker) = waker {
         waker.wake();
     }
-    let under_way = in_flight.under_way.clone();
+    let (under_way, kind) = (Arc::clone(&in_flight.under_way), in_flight.kind);
     drop(in_flight);
     IN_CALLBACK.set(false);
     // The last thing done: from here on, the pool may be closed.
-    if let Some(under_way) = under_way {
-        under_way.end();
-    }
+    under_way.end(kind);
 }

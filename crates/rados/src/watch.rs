@@ -237,7 +237,7 @@ impl Shared {
         let seconds = (timeout + ANSWER_TIME).as_millis().div_ceil(1000) as u64;
         let operation = self.pool.notify(&object_name(object), &message, seconds);
         // Where the OSD cannot be reached, librados waits for it without an end.
-        let limit = Duration::from_secs(seconds) + self.location.timeout;
+        let limit = Duration::from_secs(seconds).saturating_add(self.location.timeout);
         let Ok(completed) = tokio::time::timeout(limit, operation).await else {
             let text = format!("no answer within {} s: watchers may have received it", limit.as_secs());
             let error = StoreError::new(ErrorKind::Unknown, text);

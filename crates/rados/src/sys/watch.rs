@@ -10,9 +10,9 @@
 //! The id of a watch, however, is an address in librados: it may be used only after the watch was registered and until it
 //! is ended, which [`WatchHandle`] does when it is dropped.
 //!
-//! Neither a registration nor a notification has a time-out in librados: they wait until the OSD can be reached. They belong to no
-//! count of operations, so that closing the pool does not wait for them: it ends them without a callback, and leaves the memory
-//! of their [`InFlight`](super::InFlight) allocated. Closing first ends the threads that call back.
+//! Neither a registration nor a notification has a time-out in librados: they wait until the OSD can be reached. So closing the pool
+//! does not wait for them ([`Kind::Endless`]): shutting the connection down ends them without a callback, once the threads that
+//! call back have ended, and leaves the memory of their [`InFlight`](super::InFlight) allocated, and the pool's handle.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int};
@@ -25,7 +25,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::{Answer, IN_CALLBACK, Operation, Pool, Raw, Slot, copied};
+use super::{Answer, IN_CALLBACK, Kind, Operation, Pool, Raw, Slot, copied};
 
 /// The code of an operation that was given wrong arguments.
 const INVALID: c_int = -22;
@@ -212,7 +212,7 @@ impl Pool {
         let place = Place::new(Queue { sender, lost: Arc::clone(&lost), payload_bytes_max });
         let argument: Raw = ptr::without_provenance_mut(place.0);
         let library = self.0.library;
-        let operation = self.submit(None, vec![Slot::Watch(0)], |slots, completion| {
+        let operation = self.submit(Kind::Endless, vec![Slot::Watch(0)], |slots, completion| {
             let [Slot::Watch(id)] = slots else { return INVALID };
             let (io, object, timeout_of_osd) = (self.0.io, object.as_ptr(), 0);
             // SAFETY: the id stays where it is until the callback of the completion ran, because that owns the slots. The
@@ -232,7 +232,7 @@ impl Pool {
     pub(crate) fn notify(&self, object: &CStr, payload: &[u8], seconds: u64) -> Operation {
         let slot = Slot::Call { output: ptr::null_mut(), len: 0, code: 0 };
         let library = self.0.library;
-        self.submit(None, vec![slot], |slots, completion| {
+        self.submit(Kind::Endless, vec![slot], |slots, completion| {
             let [Slot::Call { output, len, .. }] = slots else { return INVALID };
             let Ok(payload_len) = c_int::try_from(payload.len()) else { return INVALID };
             let (io, object, bytes) = (self.0.io, object.as_ptr(), payload.as_ptr().cast());

@@ -28,6 +28,9 @@ use crate::sys::{Acknowledger, ReadStep, Signal, Signals, WatchHandle, WriteStep
 
 /// The time for which announcements may be late before a gap stands for them.
 const LATENESS: Duration = Duration::from_millis(250);
+/// The shortest time between two looks at the version of an object; the next constant is the longest.
+const POLL_MIN: Duration = Duration::from_millis(1);
+const POLL_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The time between two looks at the watch itself, and whether anybody still watches.
 const TICK: Duration = Duration::from_secs(1);
 /// The time without a confirmation by the OSD after which notifications may have been missed: librados asks for one every five
@@ -123,6 +126,10 @@ enum Told {
 impl Versions {
     /// Begins anew at a version.
     fn restart(&mut self, version: u64) {
+        if version < self.known {
+            // They are of changes that the store has lost.
+            self.links.clear();
+        }
         (self.known, self.seen, self.due) = (version, version, None);
         self.advance(Instant::now());
     }
@@ -177,7 +184,6 @@ impl Versions {
     fn saw(&mut self, version: u64, at_once: bool, now: Instant) {
         if version < self.known {
             // The store has lost changes, or somebody removed the object with Ceph's own tools.
-            self.links.clear();
             self.told.push(Told::Gap(Gap::unknown(version, Cause::Unannounced)));
             self.restart(version);
         } else if version == self.known + 1 {
@@ -256,7 +262,8 @@ impl Follower {
     }
 
     async fn run(&mut self, joins: &mut mpsc::UnboundedReceiver<Join>) -> Result<(), StoreError> {
-        let poll = self.shared.location.watch_poll;
+        // What a location made by hand says may be anything.
+        let poll = self.shared.location.watch_poll.clamp(POLL_MIN, POLL_MAX);
         let tick = poll.min(TICK);
         let mut next_tick = Instant::now() + tick;
         let mut next_look = Instant::now() + poll;
@@ -421,16 +428,16 @@ impl Follower {
         let lost = signals.has_lost();
         let unconfirmed = confirmed > UNCONFIRMED;
         let confirmed_again = std::mem::replace(&mut self.unconfirmed, unconfirmed) && !unconfirmed;
-        if look {
-            // It is set again if a writer found nobody just before this watch began, or does not know it.
-            let version = self.mark().await?;
-            self.versions.saw(version, false, Instant::now());
-        }
         if lost || confirmed_again {
             // Of changes, the version tells. Notifications were too many, or may have come while the OSD could not be reached.
             let cause = if lost { Cause::Slow } else { Cause::Broken };
             let gap = Gap { version: self.versions.known, changes: Some(0), notifications: None, cause };
             self.versions.told.push(Told::Gap(gap));
+        }
+        if look {
+            // The mark is set again if a writer found nobody just before this watch began, or does not know it.
+            let version = self.mark().await?;
+            self.versions.saw(version, false, Instant::now());
         }
         Ok(())
     }
