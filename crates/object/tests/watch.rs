@@ -317,6 +317,6 @@ fn an_engine_that_learns_of_changes_from_others_reports_gaps_passes_notification
     assert_eq!((outcome.id, outcome.acknowledged[0].watcher), (55, 7));
     hub.end(&object(), &StoreError::new(ErrorKind::Denied, "over"));
     assert!(matches!(block_on(watch.next()), Some(Err(error)) if error.message == "over"));
-    assert!(matches!(block_on(watch.next()), None));
+    assert!(block_on(watch.next()).is_none());
     assert!(!hub.has_watchers(&object()));
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,10 +30,34 @@ use super::{Answer, IN_CALLBACK, Kind, Operation, Pool, Raw, Slot, copied};
 /// The code of an operation that was given wrong arguments.
 const INVALID: c_int = -22;
 
+/// The maximum number of bytes of payloads that may wait to be taken, over all watches of the process.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// The bytes of the payloads that wait to be taken.
+static WAITING_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The room for a payload that waits to be taken, which is given back when this is dropped.
+pub(crate) struct Room(usize);
+
+impl Room {
+    /// Takes room, if there is some.
+    fn take(bytes: usize) -> Option<Room> {
+        let room = Room(bytes);
+        let before = WAITING_BYTES.fetch_add(bytes, Ordering::AcqRel);
+        (before + bytes <= WAITING_BYTES_MAX).then_some(room)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        WAITING_BYTES.fetch_sub(self.0, Ordering::AcqRel);
+    }
+}
+
 /// An event of a watch.
 pub(crate) enum Signal {
     /// A notification, by the id under which it is acknowledged.
-    Notified { id: u64, payload: Bytes },
+    Notified { id: u64, payload: Bytes, room: Room },
     /// A notification whose payload is too long to be taken.
     TooLong { id: u64 },
     /// The OSD does not know the watch any more: it has to be registered anew, and notifications may be missing.
@@ -106,10 +130,12 @@ extern "C" fn notified(argument: Raw, id: u64, _watch: u64, _notifier: u64, payl
     IN_CALLBACK.set(true);
     if len > queue.payload_bytes_max {
         queue.put(Signal::TooLong { id });
-    } else {
+    } else if let Some(room) = Room::take(len) {
         // SAFETY: librados has `len` bytes there, or nothing, until this returns.
         let payload = unsafe { copied(payload.cast_const().cast(), len) };
-        queue.put(Signal::Notified { id, payload });
+        queue.put(Signal::Notified { id, payload, room });
+    } else {
+        queue.lost.store(true, Ordering::Release);
     }
     drop(queue);
     IN_CALLBACK.set(false);

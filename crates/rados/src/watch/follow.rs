@@ -343,7 +343,7 @@ impl Follower {
         match signal {
             Signal::Broken => return self.repair().await,
             Signal::TooLong { id } => acknowledger.acknowledge(id, &[]),
-            Signal::Notified { id, payload } => match message::decode(payload) {
+            Signal::Notified { id, payload, room: _room } => match message::decode(payload) {
                 None => acknowledger.acknowledge(id, &[]),
                 Some(Message::Changes(links)) => {
                     acknowledger.acknowledge(id, &[]);
