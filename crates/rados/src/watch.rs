@@ -44,7 +44,7 @@ const NOTIFICATIONS_MAX: usize = 1024;
 /// The time that OSDs wait longer for answers than the notifier has given its watchers: each connection answers for all of its
 /// watchers once that time is over.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// The time for which the announcements under way are waited for when the store is closed.
+/// The time for which answers and announcements under way are waited for when the store is closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A part of the work of the thread.
@@ -72,6 +72,8 @@ struct Shared {
     /// Changes that are not announced yet, of the objects that are being announced.
     unannounced: Mutex<HashMap<ObjectId, Vec<Link>>>,
     notifications: Arc<Semaphore>,
+    /// The answers to notifications of others, which wait for the watchers.
+    answers: Mutex<JoinSet<()>>,
 }
 
 impl Watching {
@@ -84,6 +86,7 @@ impl Watching {
             followed: Mutex::default(),
             unannounced: Mutex::default(),
             notifications: Arc::new(Semaphore::new(NOTIFICATIONS_MAX)),
+            answers: Mutex::default(),
         };
         Self { shared: Arc::new(shared), worker: Mutex::new(None) }
     }
@@ -155,7 +158,7 @@ impl Watching {
     fn run(&self, job: Job) -> Result<(), StoreError> {
         let mut worker = self.worker.lock();
         if worker.is_none() {
-            *worker = Some(Worker::start()?);
+            *worker = Some(Worker::start(Arc::clone(&self.shared))?);
         }
         let sent = worker.as_ref().is_some_and(|worker| worker.jobs.send(job).is_ok());
         if sent { Ok(()) } else { Err(StoreError::new(ErrorKind::Io, "the thread for watches on Ceph died")) }
@@ -164,6 +167,7 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
+        // This ends what waits for watchers, so that all notifications of others are answered before the thread ends.
         self.shared.hub.close(&closed());
         let Some(Worker { jobs, thread }) = self.worker.get_mut().take() else { return };
         drop(jobs);
@@ -185,12 +189,12 @@ struct Worker {
 }
 
 impl Worker {
-    fn start() -> Result<Worker, StoreError> {
+    fn start(shared: Arc<Shared>) -> Result<Worker, StoreError> {
         let (jobs, receiver) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new().name("nacre-ceph".into()).spawn(move || {
             // Without a runtime the receiver is dropped, which whoever sends a job notices.
             match tokio::runtime::Builder::new_current_thread().enable_time().build() {
-                Ok(runtime) => runtime.block_on(work(receiver)),
+                Ok(runtime) => runtime.block_on(work(&shared, receiver)),
                 Err(error) => tracing::warn!("cannot start a runtime for watches on Ceph: {error}"),
             }
         });
@@ -205,7 +209,7 @@ impl Worker {
 }
 
 /// Does jobs until the store is closed.
-async fn work(mut jobs: mpsc::UnboundedReceiver<Job>) {
+async fn work(shared: &Shared, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut announcements = JoinSet::new();
     loop {
         tokio::select! {
@@ -217,7 +221,11 @@ async fn work(mut jobs: mpsc::UnboundedReceiver<Job>) {
             Some(_) = announcements.join_next() => {}
         }
     }
-    let farewell = async { while announcements.join_next().await.is_some() {} };
+    let farewell = async {
+        let mut answers = std::mem::take(&mut *shared.answers.lock());
+        while answers.join_next().await.is_some() {}
+        while announcements.join_next().await.is_some() {}
+    };
     tokio::time::timeout(FAREWELL, farewell).await.ok();
 }
 

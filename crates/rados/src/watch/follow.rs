@@ -390,7 +390,9 @@ impl Follower {
         }
         self.remembered.push_back(Remembered { id: notification, state: Arc::clone(&state) });
         let outcome = self.shared.hub.notify_as(&self.object, notification, payload, timeout);
-        drop(tokio::spawn(async move {
+        let mut answers = self.shared.answers.lock();
+        while answers.try_join_next().is_some() {}
+        answers.spawn(async move {
             // Where there is no outcome, the empty answer says that the watchers missed it.
             let answer =
                 outcome.await.map_or_else(|_| Bytes::new(), |outcome| message::outcome(&outcome).into());
@@ -399,7 +401,7 @@ impl Follower {
                 acknowledger.acknowledge(id, &answer);
             }
             answering.answer = Some(answer);
-        }));
+        });
     }
 
     /// Lets another watcher in. It is promised the version that the object has now.
