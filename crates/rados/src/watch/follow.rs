@@ -247,6 +247,16 @@ struct Follower {
     remembered: VecDeque<Remembered>,
 }
 
+/// Watchers are told if nobody follows the object for them any more because of a panic.
+impl Drop for Follower {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = StoreError::new(ErrorKind::Io, "the task that follows the object died");
+            self.shared.hub.end(&self.object, &error);
+        }
+    }
+}
+
 impl Follower {
     fn new(shared: Arc<Shared>, object: ObjectId) -> Follower {
         Follower {
