@@ -6,11 +6,14 @@ mod cluster;
 mod harness;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use cluster::Cluster;
 use harness::reflect::http;
-use harness::{Ended, Server, program, run_with};
+use harness::{Ended, PATIENCE, Server, program, run_with, wait};
 use rustix::process::Signal;
+use serde_json::Value;
 
 /// Runs a command on a store, with the given standard input.
 #[track_caller]
@@ -201,6 +204,33 @@ fn a_daemon_stands_in_front_of_a_pool() {
     wrong.args(["serve", "--listen", &address, "--log", "error", "--store"]);
     wrong.arg(uri.replace("rados://nacre", "rados://no-such-pool"));
     run_with(wrong, b"").failed(2, &["no-such-pool"]);
+}
+
+#[test]
+fn objects_are_watched_and_maps_are_shared() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("watched");
+    let write = || -> u64 { nacre(&uri, &["write", "settings", "text"]).text().parse().unwrap() };
+    let first = write();
+    let mut command = program();
+    command.args(["--store", &uri, "--json", "watch", "settings", "--reply", "seen", "--count", "2"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    assert_eq!(next()["version"], first);
+    let second = write();
+    assert_eq!(next()["version"], second);
+    // The watcher ends with this, and answers all the same.
+    let outcome = nacre(&uri, &["--json", "notify", "settings", "reload", "--timeout", "30s"]).json();
+    assert_eq!(outcome["acknowledged"].as_array().map(Vec::len), Some(1), "{outcome}");
+    assert_eq!(next()["event"], "notified");
+    assert_eq!(wait(&mut child, PATIENCE).code(), Some(0));
+
+    nacre(&uri, &["map", "set", "policies", "balancer=greedy"]).ok();
+    nacre(&uri, &["map", "set", "policies", "balancer=spread", "--if-version", "1"]).ok();
+    nacre(&uri, &["map", "set", "policies", "balancer=pack", "--if-version", "1"])
+        .failed(3, &["has version 2"]);
+    assert_eq!(nacre(&uri, &["map", "get", "policies", "balancer"]).text(), "spread");
 }
 
 #[test]

@@ -57,6 +57,7 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("crates/planes/tests/memory.rs", &[]),
     ("crates/rados/tests/cluster/mod.rs", &[]),
     ("crates/rados/tests/survival.rs", &[]),
+    ("crates/rados/tests/watch.rs", &[]),
     ("crates/reflect-bpf/build.rs", &["clang"]),
     ("crates/remote/examples/watchers.rs", &[]),
     ("crates/remote/tests/memory.rs", &[]),

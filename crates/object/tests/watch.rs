@@ -294,3 +294,29 @@ fn the_acknowledgements_that_notifications_wait_for_are_bounded_together() {
     let last = hub.notify(&object(), Bytes::new(), Duration::from_millis(1));
     assert_eq!(block_on(last).unwrap().missed.len(), watches.len());
 }
+
+#[test]
+fn an_engine_that_learns_of_changes_from_others_reports_gaps_passes_notifications_on_and_ends_watches() {
+    let hub = Hub::default();
+    let options = WatchOptions { id: Some(7), ..WatchOptions::default() };
+    let mut watch = hub.watch(&object(), 0, 3, &options).unwrap();
+    assert!(hub.has_watchers(&object()));
+    hub.changed(&object(), 4, Reply::ready(Ok(())));
+    let gap = Gap::unknown(9, Cause::Unannounced);
+    hub.gap(&object(), gap);
+    let minute = Duration::from_secs(60);
+    let notified = hub.notify_as(&object(), 55, "news".into(), minute);
+    let twice = block_on(hub.notify_as(&object(), 55, "news".into(), minute));
+    assert_eq!(twice.unwrap_err().kind, ErrorKind::Busy);
+    assert!(matches!(block_on(watch.next()), Some(Ok(Event::Changed { version: 4 }))));
+    assert!(matches!(block_on(watch.next()), Some(Ok(Event::Gap(found))) if found == gap));
+    let Some(Ok(Event::Notified(notification))) = block_on(watch.next()) else { panic!("not notified") };
+    assert_eq!(notification.id(), 55);
+    notification.acknowledge("seen").unwrap();
+    let outcome = block_on(notified).unwrap();
+    assert_eq!((outcome.id, outcome.acknowledged[0].watcher), (55, 7));
+    hub.end(&object(), &StoreError::new(ErrorKind::Denied, "over"));
+    assert!(matches!(block_on(watch.next()), Some(Err(error)) if error.message == "over"));
+    assert!(block_on(watch.next()).is_none());
+    assert!(!hub.has_watchers(&object()));
+}

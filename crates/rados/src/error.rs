@@ -116,6 +116,11 @@ pub(crate) fn call_failed(code: i32, attempt: Attempt, location: &Location, obje
     }
 }
 
+/// Adds to an error the object and the pool.
+pub(crate) fn of_object(error: StoreError, location: &Location, object: &ObjectId) -> StoreError {
+    error.context(format_args!("object \"{object}\" in pool \"{}\"", location.pool))
+}
+
 /// Returns the error for a pool that was removed while it was used. The caller adds the pool.
 pub(crate) fn pool_gone() -> StoreError {
     let text = "the pool was removed; if there is another one of that name by now, open the store again";

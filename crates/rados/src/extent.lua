@@ -112,7 +112,7 @@ local function load_header()
   if not text then
     fresh = true
     header = { flags = 0, attributes = 0, forks = 0, version = 0, fence = 0, floor = 0, tail = 0, live = 0,
-      size_high = 0, size_low = 0, keys = 0, unversioned = 0, sessions = 0 }
+      size_high = 0, size_low = 0, keys = 0, unversioned = 0, sessions = 0, watched = 0 }
     header_text = ""
     return
   end
@@ -127,8 +127,10 @@ local function load_header()
   if length ~= HEADER_BYTES[form] then corrupt("xattr nacre") end
   if form == 1 then h.flags = h.flags & 3 end
   -- A key that was set before keys had versions was set at the version that the object had then, or before.
-  h.unversioned, h.sessions = h.version, 0
+  h.unversioned, h.sessions, h.watched = h.version, 0, 0
   if form == 3 then
+    -- The first bit of the token's last byte, which no client sets, says that somebody watches the object.
+    h.watched = text:byte(76) & 128
     h.unversioned, h.sessions = unpack(HEADER_3, text, 77)
     if h.unversioned < 0 or h.unversioned > h.version or h.sessions > FENCED_SESSIONS_MAX then
       corrupt("xattr nacre")
@@ -141,12 +143,13 @@ end
 local function packed_header()
   local h = header
   return sealed(pack(HEADER, 3, h.flags, h.attributes, h.forks, h.version, h.fence, h.floor, h.tail, h.live,
-    h.size_high, h.size_low, h.keys) .. token .. pack(HEADER_3, h.unversioned, h.sessions))
+    h.size_high, h.size_low, h.keys) .. sub(token, 1, 15) .. pack("<B", token:byte(16) & 127 | h.watched)
+    .. pack(HEADER_3, h.unversioned, h.sessions))
 end
 
 -- The answer to a change, within 32 bytes: what the client cannot foretell of the header and needs at once.
 local function changed()
-  return pack("<Bi8I4I4", header.flags, header.version, header.tail, header.live)
+  return pack("<Bi8I4I4", header.flags | header.watched >> 4, header.version, header.tail, header.live)
 end
 
 -- The length of what stands before the value of a key or an attribute. In format 2, which keys alone have, that is a

@@ -35,6 +35,7 @@ mod store;
 #[allow(unsafe_code)]
 mod sys;
 mod uri;
+mod watch;
 
 pub use compact::CompactionReport;
 pub use scrub::ScrubReport;

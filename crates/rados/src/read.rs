@@ -11,14 +11,15 @@ use nacre_object::{
 use parking_lot::Mutex;
 
 use crate::cache::ObjectCache;
-use crate::error::{Attempt, errno, failed, newer, pool_gone};
+use crate::error::{Attempt, errno, failed, newer, of_object, pool_gone};
 use crate::fences;
 use crate::name::{extent_key, extent_prefix, keyed};
 use crate::native::{self, HEADER, Segment};
 use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_key, decode_value};
 use crate::reply::{self, corrupt};
 use crate::store::Inner;
-use crate::sys::{self, Completed, ReadStep};
+use crate::sys::{self, Completed, Pool, ReadStep};
+use crate::uri::Location;
 
 impl Inner {
     /// Answers one read natively; returns `None` if that takes a call.
@@ -339,36 +340,51 @@ impl Inner {
         object: &ObjectId,
         completed: Completed,
     ) -> Result<(Header, Vec<sys::Answer>), StoreError> {
-        if completed.code == -errno::ENOENT {
-            self.pool_is_there(object)?;
-            return Ok((Header::default(), Vec::new()));
-        }
-        if completed.code < 0 {
-            return Err(failed(completed.code, Attempt::Read, &self.location, object));
-        }
-        let mut answers = completed.answers;
-        let attributes = match answers.first_mut() {
-            Some(first) => std::mem::replace(first, sys::Answer::Nothing).into_pairs().0,
-            None => Vec::new(),
-        };
-        let Some((_, record)) = attributes.iter().find(|(name, _)| name == HEADER.to_bytes()) else {
-            // An object that somebody else made under a name of ours, without a header: there is nothing of ours.
-            return Ok((Header::default(), Vec::new()));
-        };
-        let error = match Header::decode(record) {
-            Ok(header) => return Ok((header, answers)),
-            Err(NoHeader::Newer(format)) => newer(format),
-            Err(NoHeader::Damaged) => {
-                StoreError::new(ErrorKind::Corrupt, "its attribute \"nacre\" holds no header of Nacre")
-            }
-        };
-        Err(self.context(error, object))
+        header_of(&self.pool, &self.location, object, completed)
     }
 
     /// Checks that the pool still exists, after RADOS said that an object does not. Fails if the pool is gone.
     pub(crate) fn pool_is_there(&self, object: &ObjectId) -> Result<(), StoreError> {
-        if self.pool.exists() { Ok(()) } else { Err(self.context(pool_gone(), object)) }
+        pool_is_there(&self.pool, &self.location, object)
     }
+}
+
+/// Returns the header of an object as [`Inner::header`] does.
+pub(crate) fn header_of(
+    pool: &Pool,
+    location: &Location,
+    object: &ObjectId,
+    completed: Completed,
+) -> Result<(Header, Vec<sys::Answer>), StoreError> {
+    if completed.code == -errno::ENOENT {
+        pool_is_there(pool, location, object)?;
+        return Ok((Header::default(), Vec::new()));
+    }
+    if completed.code < 0 {
+        return Err(failed(completed.code, Attempt::Read, location, object));
+    }
+    let mut answers = completed.answers;
+    let attributes = match answers.first_mut() {
+        Some(first) => std::mem::replace(first, sys::Answer::Nothing).into_pairs().0,
+        None => Vec::new(),
+    };
+    let Some((_, record)) = attributes.iter().find(|(name, _)| name == HEADER.to_bytes()) else {
+        // An object that somebody else made under a name of ours, without a header: there is nothing of ours.
+        return Ok((Header::default(), Vec::new()));
+    };
+    let error = match Header::decode(record) {
+        Ok(header) => return Ok((header, answers)),
+        Err(NoHeader::Newer(format)) => newer(format),
+        Err(NoHeader::Damaged) => {
+            StoreError::new(ErrorKind::Corrupt, "its attribute \"nacre\" holds no header of Nacre")
+        }
+    };
+    Err(of_object(error, location, object))
+}
+
+/// Checks that a pool still exists as [`Inner::pool_is_there`] does.
+pub(crate) fn pool_is_there(pool: &Pool, location: &Location, object: &ObjectId) -> Result<(), StoreError> {
+    if pool.exists() { Ok(()) } else { Err(of_object(pool_gone(), location, object)) }
 }
 
 /// Joins parts of the byte stream to the bytes of a range. Returns `None` if one is shorter than it should be.

@@ -17,6 +17,9 @@ const FORMAT_3: u8 = 3;
 const HEADER_BYTES_1: usize = 64;
 const HEADER_BYTES_2: usize = 80;
 const HEADER_BYTES: usize = 92;
+/// The bit of the last byte of a header's token that says that the object is watched; no token has it. Clients that do not know
+/// it take it for a part of the token, and leave it out when they write.
+const WATCHED: u8 = 0x80;
 /// The maximum length of the header in every later format, in bytes: its format number comes first, its checksum last.
 const HEADER_BYTES_MAX: usize = 4096;
 const EXTENT_BYTES: usize = 28;
@@ -29,7 +32,8 @@ const VALUE_HEAD_BYTES: usize = 5;
 /// The length of what stands before a key's value, in bytes: a record by itself.
 const KEY_HEAD_BYTES: usize = 17;
 
-/// The identity of a change of an object among all changes by all clients: random, and never used twice.
+/// The identity of a change of an object among all changes by all clients: random, and never used twice. The first bit of the
+/// last byte is 0.
 pub(crate) type Token = [u8; 16];
 
 /// Returns a checksum of 32 bits that is cheap in Lua: each word of 8 bytes goes in by a step that can be undone, so
@@ -122,6 +126,8 @@ pub(crate) struct Header {
     pub(crate) unversioned: u64,
     /// The number of sessions that are fenced one by one.
     pub(crate) sessions: u32,
+    /// True if changes are to be announced, because somebody watches the object. Only headers of the latest format say so.
+    pub(crate) watched: bool,
     pub(crate) author: Author,
 }
 
@@ -153,6 +159,7 @@ impl Header {
         match self.author {
             Author::Token(token) => {
                 body[60..76].copy_from_slice(&token);
+                body[75] |= if self.watched { WATCHED } else { 0 };
                 body[76..84].copy_from_slice(&self.unversioned.to_le_bytes());
                 body[84..].copy_from_slice(&self.sessions.to_le_bytes());
                 sealed::<HEADER_BYTES>(&body).to_vec()
@@ -180,7 +187,11 @@ impl Header {
             (FORMAT, HEADER_BYTES_1) => Author::Old { compactions: body[1] >> 2 },
             // The slices are as long as a token: the length was just compared.
             (FORMAT_2, HEADER_BYTES_2) => Author::Unversioned(body[60..].try_into().expect("sixteen bytes")),
-            (FORMAT_3, HEADER_BYTES) => Author::Token(body[60..76].try_into().expect("sixteen bytes")),
+            (FORMAT_3, HEADER_BYTES) => {
+                let mut token: Token = body[60..76].try_into().expect("sixteen bytes");
+                token[15] &= !WATCHED;
+                Author::Token(token)
+            }
             (format, _) if format > FORMAT_3 => return Err(NoHeader::Newer(format)),
             _ => return Err(NoHeader::Damaged),
         };
@@ -205,6 +216,7 @@ impl Header {
             keys: u32_at(body, 56),
             unversioned,
             sessions,
+            watched: matches!(author, Author::Token(_)) && body[75] & WATCHED != 0,
             author,
         };
         let plausible = version < 1 << 63
@@ -234,6 +246,8 @@ pub(crate) struct Changed {
     pub(crate) exists: bool,
     pub(crate) existed: bool,
     pub(crate) unswept: bool,
+    /// True if the change is to be announced.
+    pub(crate) watched: bool,
     pub(crate) version: u64,
     pub(crate) tail: u32,
     live: u32,
@@ -247,6 +261,7 @@ impl Changed {
             exists: output[0] & 1 != 0,
             existed: output[0] & 2 != 0,
             unswept: output[0] & 4 != 0,
+            watched: output[0] & 8 != 0,
             version: u64_at(output, 1),
             tail: u32_at(output, 9),
             live: u32_at(output, 13),
@@ -261,8 +276,8 @@ impl Changed {
 
 impl From<&Header> for Changed {
     fn from(header: &Header) -> Self {
-        let Header { exists, existed, unswept, version, tail, live, .. } = *header;
-        Self { exists, existed, unswept, version, tail, live }
+        let Header { exists, existed, unswept, watched, version, tail, live, .. } = *header;
+        Self { exists, existed, unswept, watched, version, tail, live }
     }
 }
 
@@ -425,12 +440,14 @@ mod tests {
 
     fn header(random: &mut StdRng) -> Header {
         let version = random.random_range(1..1 << 62);
-        let (author, unversioned, sessions) = match random.random_range(0..3) {
-            0 => (Author::Old { compactions: random.random_range(0..64) }, version, 0),
-            1 => (Author::Unversioned(random.random()), version, 0),
+        let (author, unversioned, sessions, watched) = match random.random_range(0..3) {
+            0 => (Author::Old { compactions: random.random_range(0..64) }, version, 0, false),
+            1 => (Author::Unversioned(random.random()), version, 0, false),
             _ => {
                 let sessions = random.random_range(0..=FENCED_SESSIONS_MAX as u32);
-                (Author::Token(random.random()), random.random_range(0..=version), sessions)
+                let mut token: Token = random.random();
+                token[15] &= !WATCHED;
+                (Author::Token(token), random.random_range(0..=version), sessions, random.random())
             }
         };
         Header {
@@ -449,6 +466,7 @@ mod tests {
             keys: random.random(),
             unversioned,
             sessions,
+            watched,
             author,
         }
     }
@@ -559,6 +577,10 @@ mod tests {
         let golden = "0301000001000000070000000000000000000000000000000000000000000000001000000a000000\
                       00000000000000000a00000000000000000000007369787465656e206c65747465727321050000000000000002000000b949dc9d";
         assert_eq!(hex(&header.encode()), golden);
+        let watched = Header { watched: true, ..header }.encode();
+        let difference = |at: usize| watched[at] != header.encode()[at];
+        assert!((0..88).filter(|at| difference(*at)).eq([75]) && watched[75] == b'!' | 0x80);
+        assert_eq!(Header::decode(&watched), Ok(Header { watched: true, ..header }));
         let later = sealed::<72>(&[&[4][..], &[9; 67]].concat());
         assert_eq!(Header::decode(&later), Err(NoHeader::Newer(4)));
         let fork = [&[1_u8][..], &10_u64.to_le_bytes()].concat();

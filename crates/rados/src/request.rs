@@ -75,6 +75,17 @@ pub(crate) fn encode(transaction: &Transaction, call: Call<'_>) -> Vec<u8> {
     out.0
 }
 
+/// Returns the version that an object had before a transaction gave it another one; `None` if that cannot be told, because
+/// the transaction proposed the version.
+pub(crate) fn previous(transaction: &Transaction, version: u64) -> Option<u64> {
+    let proposals = transaction.guards.iter().filter_map(|guard| match guard {
+        Guard::Proposal { version, .. } => Some(*version),
+        _ => None,
+    });
+    // The class takes the version that follows, unless a proposal is higher.
+    (version > proposals.max().unwrap_or(0)).then(|| version - 1)
+}
+
 /// The part of a key's or attribute's entry that a page of them shows.
 #[derive(Clone, Copy)]
 enum Shown {
@@ -352,6 +363,20 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
+
+    #[test]
+    fn the_version_before_a_change_is_known_unless_it_was_proposed() {
+        let proposal = |version| Guard::Proposal {
+            fork: nacre_object::Fork::DEFAULT,
+            range: ByteRange::new(0, 1),
+            version,
+        };
+        let plain = Transaction::new().write(nacre_object::Fork::DEFAULT, 0, "bytes");
+        assert_eq!(previous(&plain, 7), Some(6));
+        let proposing = plain.guard(proposal(3)).guard(proposal(5));
+        assert_eq!(previous(&proposing, 7), Some(6));
+        assert_eq!(previous(&proposing, 5), None);
+    }
 
     #[test]
     fn ordered_extents_paint_the_same_picture() {

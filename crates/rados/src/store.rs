@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     Answer, Done, ErrorKind, Guard, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
     WriteOp,
@@ -21,7 +22,9 @@ use tokio::sync::oneshot;
 
 use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
 use crate::compact::CompactionReport;
-use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
+use crate::error::{
+    Attempt, call_failed, errno, failed, newer, no_library, not_opened, of_object, pool_gone,
+};
 use crate::index::{IndexState, Mark};
 use crate::limit::{HARD_MAX, object_bytes_max};
 use crate::name::{object_id, object_name};
@@ -33,6 +36,7 @@ use crate::script::{self, Routine, Section, Sections};
 use crate::scrub::ScrubReport;
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
+use crate::watch::{Link, Watching};
 
 /// The number of bytes by which a compaction in the background must make an object shorter; the next constant is that
 /// for a compaction for a write that did not fit into the object.
@@ -81,20 +85,21 @@ pub(crate) struct Inner {
     by_text: AtomicBool,
     /// The maximum number of bytes that the OSDs let one object have, once they have told it.
     object_bytes_max: OnceLock<u64>,
+    watching: Watching,
 }
 
-/// A generator of the tokens of changes: 64 random bits of this connection, and a count.
-struct Tokens {
+/// A generator of the tokens of changes: 64 random bits of this connection, and a count, which never has 64 bits.
+pub(crate) struct Tokens {
     nonce: u64,
     count: AtomicU64,
 }
 
 impl Tokens {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { nonce: RandomState::new().hash_one(std::process::id()), count: AtomicU64::new(1) }
     }
 
-    fn next(&self) -> Token {
+    pub(crate) fn next(&self) -> Token {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         ((u128::from(count) << 64) | u128::from(self.nonce)).to_le_bytes()
     }
@@ -180,6 +185,14 @@ impl ObjectStore for RadosStore {
 
     fn limits(&self) -> Reply<Limits> {
         self.0.limits()
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.0.watch(object, options)
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.0.notify(object, payload, timeout)
     }
 }
 
@@ -287,6 +300,16 @@ impl ObjectStore for Engine {
             Ok(Limits { fork_bytes_max })
         })
     }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        let (engine, object) = (self.clone(), object.clone());
+        started(async move { engine.connected().await?.watching.watch(&object, options).await })
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        let (engine, object) = (self.clone(), object.clone());
+        started(async move { engine.connected().await?.watching.notify(&object, payload, timeout).await })
+    }
 }
 
 /// Starts a reply, so that its first operation is sent now, and not when the reply is first polled.
@@ -359,6 +382,7 @@ impl Inner {
     fn new(pool: Pool, location: Location) -> Self {
         tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
         let (knowledge, tokens) = (Knowledge::new(), Tokens::new());
+        let watching = Watching::new(pool.clone(), &location);
         Self {
             pool,
             location,
@@ -369,6 +393,7 @@ impl Inner {
             chunks: RwLock::default(),
             by_text: AtomicBool::new(false),
             object_bytes_max: OnceLock::new(),
+            watching,
         }
     }
 
@@ -458,6 +483,9 @@ impl Inner {
         };
         let code = operation.await.code;
         if code >= 0 {
+            if write.after.watched {
+                self.watching.announce(object, Link::one(Some(write.before.version), write.after.version));
+            }
             let done =
                 Done { version: write.after.version, existed: write.before.exists, answers: Vec::new() };
             return Ok(Some(Outcome::Done(done)));
@@ -581,6 +609,10 @@ impl Inner {
                     *mark = Some(self.mark(object).await?);
                 }
                 Called::Changed(changed) => {
+                    if changed.watched {
+                        let previous = request::previous(transaction, changed.version);
+                        self.watching.announce(object, Link::one(previous, changed.version));
+                    }
                     // Nobody waits for these, and where they fail a later call asks again.
                     if changed.unswept {
                         drop(self.sweep(name));
@@ -817,7 +849,7 @@ impl Inner {
 
     /// Adds to an error the object and the pool.
     pub(crate) fn context(&self, error: StoreError, object: &ObjectId) -> StoreError {
-        error.context(format_args!("object \"{object}\" in pool \"{}\"", self.location.pool))
+        of_object(error, &self.location, object)
     }
 }
 

@@ -6,21 +6,33 @@
 //! frees what librados still holds a pointer to.
 //!
 //! Invariants: librados writes into the slots of an operation only before its callback runs; we look at them only
-//! after it ran, which the mutex around `done` orders. A pool is closed only when no operation is under way.
+//! after it ran, which the mutex around `done` orders. A pool is closed only when no operation is under way, but for those
+//! of [`watch`] that no time-out ends: whoever closes a pool does not wait for them, they never call back afterwards, and what
+//! they may use of librados until then stays allocated.
+
+mod watch;
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_void};
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
+pub(crate) use self::watch::{Acknowledger, Signal, Signals, WatchHandle};
+
 type Raw = *mut c_void;
 type Callback = extern "C" fn(Raw, Raw);
+/// The callback of a watch for a notification: the watch's argument, the ids of notification, watch and notifier, the payload
+/// and its length.
+type NotifyCallback = extern "C" fn(Raw, u64, u64, u64, Raw, usize);
+/// The callback of a watch for an error: the watch's argument, the id of the watch, the error.
+type ErrorCallback = extern "C" fn(Raw, u64, c_int);
 
 macro_rules! library {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
@@ -96,6 +108,11 @@ library! {
     rados_omap_get_end: fn(Raw);
     rados_aio_read_op_operate: fn(Raw, Raw, Raw, *const c_char, c_int) -> c_int;
     rados_buffer_free: fn(*mut c_char);
+    rados_aio_watch2: fn(Raw, *const c_char, Raw, *mut u64, NotifyCallback, ErrorCallback, u32, Raw) -> c_int;
+    rados_aio_unwatch: fn(Raw, u64, Raw) -> c_int;
+    rados_watch_check: fn(Raw, u64) -> c_int;
+    rados_aio_notify: fn(Raw, *const c_char, Raw, *const c_char, c_int, u64, *mut *mut c_char, *mut usize) -> c_int;
+    rados_notify_ack: fn(Raw, *const c_char, u64, u64, *const c_char, c_int) -> c_int;
 }
 
 const COMPARE_EQUAL: u8 = 1;
@@ -141,6 +158,11 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Returns whether this is one of librados' threads, in the midst of a callback: it must not wait for anything.
+pub(crate) fn in_callback() -> bool {
+    IN_CALLBACK.get()
+}
+
 /// The parameters of a connection.
 pub(crate) struct Connection<'a> {
     /// The user, without `client.`.
@@ -179,14 +201,32 @@ struct Connected {
 struct UnderWay {
     count: Mutex<usize>,
     none: Condvar,
+    /// The number of those that have no time-out, beside the others.
+    endless: AtomicUsize,
+}
+
+/// The kind of an operation: whether closing the pool waits for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Timed,
+    Endless,
 }
 
 impl UnderWay {
-    fn begin(&self) {
-        *self.count.lock() += 1;
+    fn begin(&self, kind: Kind) {
+        match kind {
+            Kind::Timed => *self.count.lock() += 1,
+            Kind::Endless => {
+                self.endless.fetch_add(1, Ordering::AcqRel);
+            }
+        }
     }
 
-    fn end(&self) {
+    fn end(&self, kind: Kind) {
+        if kind == Kind::Endless {
+            self.endless.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
         let mut count = self.count.lock();
         *count -= 1;
         if *count == 0 {
@@ -214,9 +254,12 @@ impl Drop for Connected {
         let close = move || {
             // Operations that nobody waits for any more are over when they are answered or time out.
             under_way.wait_for_none();
+            // An operation without a time-out may be answered until the connection is shut down, and librados uses the
+            // handle of the pool for that. It is then left as it is.
+            let idle = under_way.endless.load(Ordering::Acquire) == 0;
             // SAFETY: this was the last owner and no operation is under way, so nobody uses the handles again.
             unsafe {
-                if io != 0 {
+                if io != 0 && idle {
                     (library.rados_ioctx_destroy)(io as Raw);
                 }
                 (library.rados_shutdown)(cluster as Raw);
@@ -416,14 +459,24 @@ impl Pool {
     }
 
     fn start(&self, slots: Vec<Slot>, submit: impl FnOnce(&mut [Slot], Raw) -> c_int) -> Operation {
+        self.submit(Kind::Timed, slots, submit)
+    }
+
+    fn submit(
+        &self,
+        kind: Kind,
+        slots: Vec<Slot>,
+        submit: impl FnOnce(&mut [Slot], Raw) -> c_int,
+    ) -> Operation {
         let library = self.0.library;
         let in_flight = Arc::new(InFlight {
             library,
             under_way: Arc::clone(&self.0.under_way),
+            kind,
             slots: UnsafeCell::new(slots.into_boxed_slice()),
             state: Mutex::new(State { done: None, waker: None }),
         });
-        in_flight.under_way.begin();
+        in_flight.under_way.begin(kind);
         let argument = Arc::into_raw(Arc::clone(&in_flight)).cast_mut();
         let mut completion = ptr::null_mut();
         // SAFETY: the callback takes over the count that `argument` stands for. The slots are not looked at by
@@ -443,7 +496,7 @@ impl Pool {
             // SAFETY: an operation that was not started never calls back.
             drop(unsafe { Arc::from_raw(argument.cast_const()) });
             in_flight.state.lock().done = Some((code, 0));
-            in_flight.under_way.end();
+            in_flight.under_way.end(kind);
         }
         Operation { in_flight, _pool: self.clone() }
     }
@@ -586,6 +639,7 @@ enum Slot {
     Bytes { buffer: Vec<u8>, len: usize, code: c_int },
     Omap { iterator: Raw, more: c_uchar, code: c_int },
     Call { output: *mut c_char, len: usize, code: c_int },
+    Watch(u64),
 }
 
 impl Slot {
@@ -608,6 +662,7 @@ impl Slot {
     unsafe fn take(&mut self, library: &Library) -> Answer {
         match std::mem::replace(self, Slot::Nothing) {
             Slot::Nothing => Answer::Nothing,
+            Slot::Watch(id) => Answer::Watch(id),
             Slot::Bytes { mut buffer, len, .. } => {
                 buffer.truncate(len);
                 Answer::Bytes(buffer.into())
@@ -690,6 +745,8 @@ pub(crate) enum Answer {
     Bytes(Bytes),
     /// Attributes, or entries of the omap, and whether the limit left some out.
     Pairs { pairs: Vec<(Bytes, Bytes)>, more: bool },
+    /// The id of a watch.
+    Watch(u64),
 }
 
 impl Answer {
@@ -731,6 +788,7 @@ pub(crate) struct Operation {
 struct InFlight {
     library: &'static Library,
     under_way: Arc<UnderWay>,
+    kind: Kind,
     slots: UnsafeCell<Box<[Slot]>>,
     state: Mutex<State>,
 }
@@ -793,9 +851,9 @@ extern "C" fn completed(completion: Raw, argument: Raw) {
     if let Some(waker) = waker {
         waker.wake();
     }
-    let under_way = Arc::clone(&in_flight.under_way);
+    let (under_way, kind) = (Arc::clone(&in_flight.under_way), in_flight.kind);
     drop(in_flight);
     IN_CALLBACK.set(false);
     // The last thing done: from here on, the pool may be closed.
-    under_way.end();
+    under_way.end(kind);
 }

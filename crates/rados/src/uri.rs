@@ -9,6 +9,8 @@ use nacre_object::{ErrorKind, StoreError};
 /// The timeout of an operation unless the uri gives one: longer than a stock cluster needs to notice that an OSD is
 /// gone.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The time between two looks at a watched object unless the uri gives one.
+const WATCH_POLL: Duration = Duration::from_secs(1);
 
 /// A pool of a Ceph cluster, with the parameters of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,11 @@ pub struct Location {
     /// True if RADOS' own operations are used where they suffice: `native=off` makes everything a call of the class,
     /// which is slower, and equal in all else. For tests and for measuring.
     pub native: bool,
+    /// The time between two looks at the version of a watched object, for changes that their writers did not announce.
+    pub watch_poll: Duration,
+    /// True if this client announces its changes of watched objects: `announce=off` leaves them to the looks of the
+    /// watchers. For tests and for measuring.
+    pub announce: bool,
 }
 
 impl Location {
@@ -44,6 +51,8 @@ impl Location {
             timeout: TIMEOUT,
             pacing: true,
             native: true,
+            watch_poll: WATCH_POLL,
+            announce: true,
         }
     }
 
@@ -73,19 +82,28 @@ impl Location {
                 "id" => location.id = value,
                 "keyring" => location.keyring = Some(value),
                 "ns" => location.namespace = value,
-                "timeout_ms" => {
-                    let timeout_ms = value.parse().ok().filter(|ms| (1..=86_400_000).contains(ms));
-                    let timeout_ms =
-                        timeout_ms.ok_or_else(|| invalid("timeout_ms is not a number from 1 to 86400000"))?;
-                    location.timeout = Duration::from_millis(timeout_ms);
+                "timeout_ms" | "watch_poll_ms" => {
+                    let ms = value.parse().ok().filter(|ms| (1..=86_400_000).contains(ms));
+                    let ms =
+                        ms.ok_or_else(|| invalid(&format!("{name} is not a number from 1 to 86400000")))?;
+                    let time = match name {
+                        "timeout_ms" => &mut location.timeout,
+                        _ => &mut location.watch_poll,
+                    };
+                    *time = Duration::from_millis(ms);
                 }
-                "pacing" | "native" => {
+                "pacing" | "native" | "announce" => {
                     let on = match &value[..] {
                         "on" => true,
                         "off" => false,
                         _ => return Err(invalid(&format!("{name} is neither on nor off"))),
                     };
-                    *(if name == "pacing" { &mut location.pacing } else { &mut location.native }) = on;
+                    let switch = match name {
+                        "pacing" => &mut location.pacing,
+                        "native" => &mut location.native,
+                        _ => &mut location.announce,
+                    };
+                    *switch = on;
                 }
                 _ => return Err(invalid(&format!("nothing is called \"{name}\""))),
             }
@@ -99,6 +117,8 @@ impl fmt::Display for Location {
         write!(f, "rados://{}", encoded(&self.pool))?;
         let standard = Self::new("");
         let timeout_ms = (self.timeout != standard.timeout).then(|| self.timeout.as_millis().to_string());
+        let watch_poll_ms =
+            (self.watch_poll != standard.watch_poll).then(|| self.watch_poll.as_millis().to_string());
         let parameters = [
             ("conf", self.conf.clone()),
             ("id", (self.id != standard.id).then(|| self.id.clone())),
@@ -107,6 +127,8 @@ impl fmt::Display for Location {
             ("timeout_ms", timeout_ms),
             ("pacing", (!self.pacing).then(|| "off".to_string())),
             ("native", (!self.native).then(|| "off".to_string())),
+            ("watch_poll_ms", watch_poll_ms),
+            ("announce", (!self.announce).then(|| "off".to_string())),
         ];
         let given = parameters.into_iter().filter_map(|(name, value)| value.map(|value| (name, value)));
         for (index, (name, value)) in given.enumerate() {
@@ -171,6 +193,10 @@ mod tests {
         assert_eq!(Location::parse("rados://p").unwrap(), Location::new("p"));
         let text = "rados://my%20pool?conf=/etc/c.conf&id=nacre&keyring=/a%26b&ns=job-7&timeout_ms=1500&pacing=off&native=off";
         assert_eq!(Location::parse(text).unwrap().to_string(), text);
+        let text = "rados://p?watch_poll_ms=250&announce=off";
+        let location = Location::parse(text).unwrap();
+        assert_eq!((location.watch_poll, location.announce), (Duration::from_millis(250), false));
+        assert_eq!(location.to_string(), text);
     }
 
     #[test]

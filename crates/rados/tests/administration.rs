@@ -147,6 +147,14 @@ fn capabilities_that_are_missing_are_named() {
             }
             assert!(!block_on(store.list(None, 10)).unwrap().is_empty(), "{user} lists");
         }
+        if may_read && !may_write {
+            // To watch takes the right to write, and to notify does not.
+            let error = block_on(store.watch(&id("full"), Default::default())).unwrap_err();
+            assert_says(&error, ErrorKind::Unsupported, &[&name]);
+            let second = std::time::Duration::from_secs(1);
+            let notified = block_on(store.notify(&id("full"), "news".into(), second)).unwrap();
+            assert_eq!(notified.acknowledged.len() + notified.missed.len(), 0);
+        }
         match apply(&store, user, read()) {
             Ok(_) => assert!(may_read, "{user} may read"),
             Err(error) => {
@@ -162,6 +170,7 @@ fn a_client_that_is_shut_out_is_told_so() {
     let cluster = Cluster::shared();
     let store = cluster.open("blocklist");
     write(&store, "a").unwrap();
+    let mut watch = block_on(store.watch(&id("a"), Default::default())).unwrap();
     let address = block_on(store.client_address()).unwrap();
     cluster.ceph(&["osd", "blocklist", "add", &address, "3600"]);
     // The OSDs learn of it with the next map.
@@ -171,6 +180,14 @@ fn a_client_that_is_shut_out_is_told_so() {
         }
     };
     assert_says(&error, ErrorKind::Unknown, &["blocklisted", "open the store again"]);
+    let ended = loop {
+        match block_on(watch.next()) {
+            Some(Ok(_)) => {}
+            ended => break ended,
+        }
+    };
+    let error = ended.expect("the watch ended without a reason").unwrap_err();
+    assert_says(&error, ErrorKind::Unavailable, &["blocklisted", "open the store again"]);
     cluster.ceph(&["osd", "blocklist", "rm", &address]);
 }
 

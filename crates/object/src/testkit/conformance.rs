@@ -79,6 +79,9 @@ pub struct Effort {
     pub seed: u64,
     /// The time after which an event of a watch counts as lost.
     pub patience: Duration,
+    /// True if the store's announcements of changes are hints: instead of a change, a watcher may be told of a gap with the
+    /// cause [`Unannounced`](crate::watch::Cause::Unannounced).
+    pub hints: bool,
 }
 
 impl Default for Effort {
@@ -90,6 +93,7 @@ impl Default for Effort {
             increments: 50,
             seed: 1,
             patience: Duration::from_secs(60),
+            hints: false,
         }
     }
 }

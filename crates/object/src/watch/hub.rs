@@ -114,6 +114,7 @@ enum Content {
         /// The number of earlier changes that are told with this one.
         skipped: u64,
     },
+    Gap(Gap),
     Notified {
         id: u64,
         payload: Bytes,
@@ -146,6 +147,11 @@ impl Default for Hub {
         };
         Hub { shared: Arc::new(shared) }
     }
+}
+
+/// Returns the gap that stands for changes that came too fast.
+fn slow(version: u64, changes: u64) -> Gap {
+    Gap { version, changes: Some(changes), notifications: Some(0), cause: Cause::Slow }
 }
 
 fn class(hash: u64) -> usize {
@@ -225,6 +231,10 @@ impl Hub {
                 (*last, *last_durable, *latest) = (sequence, durable, version);
                 *skipped += 1;
             }
+            Some(Item { sequence: last, durable: last_durable, content: Content::Gap(gap) }) if full => {
+                (*last, *last_durable) = (sequence, durable);
+                gap.extend(slow(version, 1));
+            }
             _ => {
                 let content = Content::Changed { version, skipped: 0 };
                 watched.items.push_back(Item { sequence, durable, content });
@@ -234,8 +244,63 @@ impl Hub {
         self.shared.queue(state, object);
     }
 
+    /// Reports that changes or notifications of an object are missing here, behind all that was reported before. For engines
+    /// that learn of changes from others.
+    pub fn gap(&self, object: &ObjectId, gap: Gap) {
+        let mut state = self.shared.lock();
+        let sequence = state.sequence;
+        let Some(watched) = state.objects.get_mut(object) else { return };
+        let full = watched.items.len() >= CHANGES_MAX;
+        match watched.items.back_mut() {
+            Some(Item { sequence: last, content, .. })
+                if full && !matches!(content, Content::Notified { .. }) =>
+            {
+                let mut whole = match content {
+                    Content::Gap(before) => *before,
+                    Content::Changed { version, skipped } => slow(*version, *skipped + 1),
+                    // Not so, as was just seen.
+                    Content::Notified { .. } => gap,
+                };
+                whole.extend(gap);
+                (*last, *content) = (sequence, Content::Gap(whole));
+            }
+            _ => {
+                let content = Content::Gap(gap);
+                watched.items.push_back(Item { sequence, durable: Reply::ready(Ok(())), content });
+            }
+        }
+        state.sequence += 1;
+        self.shared.queue(state, object);
+    }
+
+    /// Returns whether an object has watchers.
+    pub fn has_watchers(&self, object: &ObjectId) -> bool {
+        self.shared.lock().objects.get(object).is_some_and(|watched| !watched.watchers.is_empty())
+    }
+
+    /// Ends the watches that an object has, behind all that was reported before, with an error.
+    pub fn end(&self, object: &ObjectId, error: &StoreError) {
+        // Only the thread takes an object out, because it may have an item of it in its hands.
+        self.changed(object, 0, Reply::ready(Err(error.clone())));
+    }
+
     /// Sends a notification to the watchers of an object, behind all of its changes so far.
     pub fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.send(object, None, payload, timeout)
+    }
+
+    /// Passes a notification on, as [`Hub::notify`] does, under the id that its sender gave it. No two may have the same id.
+    pub fn notify_as(
+        &self,
+        object: &ObjectId,
+        id: u64,
+        payload: Bytes,
+        timeout: Duration,
+    ) -> Reply<Notified> {
+        self.send(object, Some(id), payload, timeout)
+    }
+
+    fn send(&self, object: &ObjectId, id: Option<u64>, payload: Bytes, timeout: Duration) -> Reply<Notified> {
         if let Err(error) = check_notification(&payload, timeout) {
             return Reply::ready(Err(error));
         }
@@ -244,8 +309,14 @@ impl Hub {
         if let Some(error) = &state.closed {
             return Reply::ready(Err(error.clone()));
         }
-        let id = state.next_notification;
-        state.next_notification += 1;
+        let id = id.unwrap_or_else(|| {
+            state.next_notification += 1;
+            state.next_notification - 1
+        });
+        if state.notifies.contains_key(&id) {
+            let text = format!("a notification with the id {id} is under way already");
+            return Reply::ready(Err(StoreError::new(ErrorKind::Busy, text)));
+        }
         let Some(watched) = state.objects.get_mut(object) else {
             return Reply::ready(Ok(Notified { id, ..Notified::default() }));
         };
@@ -465,12 +536,8 @@ impl HubShared {
             for (key, watcher) in batch.drain(..).filter(|(_, watcher)| watcher.since <= item.sequence) {
                 match &item.content {
                     Content::Changed { version, skipped: 0 } => watcher.feed.changed(*version),
-                    Content::Changed { version, skipped } => watcher.feed.gap(Gap {
-                        version: *version,
-                        changes: Some(skipped + 1),
-                        notifications: Some(0),
-                        cause: Cause::Slow,
-                    }),
+                    Content::Changed { version, skipped } => watcher.feed.gap(slow(*version, skipped + 1)),
+                    Content::Gap(gap) => watcher.feed.gap(*gap),
                     Content::Notified { id, payload } => {
                         let notification = Notification::new(*id, payload.clone(), key, receiver.clone());
                         if !watcher.feed.notified(notification) {
