@@ -4,7 +4,8 @@
 //! relies on, and the OSD compares. So knowledge may be stale, evicted or absent; it must not be a mixture.
 //!
 //! Invariants: the extents kept for an object are some of those that it has in the state that the kept header stands
-//! for; they do not overlap within a fork, and no extent of that state shares a byte with a range that is kept as vacant. No two states of an object have the same header, since each change stamps it
+//! for; they do not overlap within a fork, and no extent of that state shares a byte with a range that is kept as vacant. The
+//! keys kept are as they are in that state. No two states of an object have the same header, since each change stamps it
 //! with a token of its own. The header may be ahead of the OSD by native writes that are under way: RADOS applies the
 //! operations of one client on one object in the order they were sent in, so that each finds the header that the one
 //! before it left, or fails as that one did, whatever another client wrote meanwhile.
@@ -13,7 +14,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use nacre_object::{ByteRange, Fences, Fork, ObjectId};
+use bytes::Bytes;
+use nacre_object::{ByteRange, Fences, Fork, Key, ObjectId, Versioned};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::record::{Author, ForkRecord, Header, Placed, Token};
@@ -23,6 +25,11 @@ const SHARDS: usize = 16;
 const OBJECTS_MAX: usize = 1024;
 /// The maximum number of extents and vacant ranges kept per object.
 const EXTENTS_MAX: usize = 4096;
+/// The maximum number of keys kept per object; the constants that follow are the maximum number of bytes of one, name and value,
+/// and of all.
+const KEYS_MAX: usize = 128;
+const KEY_BYTES_MAX: usize = 4 << 10;
+const KEYS_BYTES_MAX: usize = 16 << 10;
 
 /// The knowledge of one object.
 #[derive(Debug, Default)]
@@ -35,6 +42,12 @@ pub(crate) struct ObjectCache {
     extent_count: usize,
     /// The records of the forks that extents are known of.
     forks: HashMap<Fork, ForkRecord>,
+    /// Keys with their values and versions, or of which it is known that there is none.
+    keys: HashMap<Key, Option<Versioned>>,
+    /// The bytes of the names and values of these keys.
+    key_bytes: usize,
+    /// True if a value was too long to be kept: others of the object are then likely to be, too.
+    long_keys: bool,
     /// The fences, if they were read: no native write changes them.
     fences: Option<Fences>,
     /// The token of the last call that changed the object, if nothing is known of the object since.
@@ -47,7 +60,12 @@ pub(crate) struct ObjectCache {
     calls: u32,
     /// The length of the byte stream when this client last asked for a compaction, in bytes.
     compacted_at: u32,
+    /// The turn of transactions that read and write the object by calls, once one has asked for it.
+    turn: Option<Arc<Turn>>,
 }
+
+/// A turn of transactions of one client on one object. Whoever holds it must go on without anybody looking at its reply.
+pub(crate) type Turn = tokio::sync::Mutex<()>;
 
 /// A call under way. It is over when this is dropped, also where nobody waits for its end any more: what an OSD may
 /// still do then is another's change, as far as the knowledge is concerned.
@@ -92,6 +110,27 @@ impl ObjectCache {
     /// Returns the record of a fork, if it is known.
     pub(crate) fn fork(&self, fork: &Fork) -> Option<&ForkRecord> {
         self.forks.get(fork)
+    }
+
+    /// Returns a key's value and version, or that there is none, if that is known.
+    pub(crate) fn key(&self, key: &Key) -> Option<Option<&Versioned>> {
+        self.header()?;
+        self.keys.get(key).map(Option::as_ref)
+    }
+
+    /// Returns whether values of the object's keys were too long to be kept.
+    pub(crate) fn has_long_keys(&self) -> bool {
+        self.long_keys
+    }
+
+    /// Returns whether the object is known never to have been made.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.header().is_some_and(|header| *header == Header::default())
+    }
+
+    /// Returns the turn of transactions that read and write the object by calls.
+    pub(crate) fn turn(&mut self) -> Arc<Turn> {
+        Arc::clone(self.turn.get_or_insert_default())
     }
 
     /// Returns whether a session is fenced; `None` if that is not known.
@@ -169,6 +208,28 @@ impl ObjectCache {
         due
     }
 
+    /// Takes in a header that was read. Returns false if it is older than what is known, and what was read with it of no use.
+    pub(crate) fn saw_header(&mut self, header: &Header) -> bool {
+        match &self.header {
+            Some(known) if known.version > header.version => return false,
+            Some(known) if known == header => self.steady = true,
+            _ => {
+                // Where nobody else wrote since our own last call, nobody else seems to be at work.
+                let own = self.left.is_some_and(|token| header.author == Author::Token(token));
+                self.restart(Some(*header));
+                self.steady = own;
+            }
+        }
+        true
+    }
+
+    /// Takes in a header that was read, with what was read of a key.
+    pub(crate) fn saw_key(&mut self, header: &Header, key: &Key, found: Option<&Versioned>) {
+        if self.saw_header(header) {
+            self.put_key(key, found);
+        }
+    }
+
     /// Takes in a header that was read, with what was read of a fork: all extents that share a byte with a range.
     pub(crate) fn saw(
         &mut self,
@@ -178,16 +239,8 @@ impl ObjectCache {
         range: ByteRange,
         extents: &[Placed],
     ) {
-        match &self.header {
-            // Older than what is known: of no use.
-            Some(known) if known.version > header.version => return,
-            Some(known) if known == header => self.steady = true,
-            _ => {
-                // Where nobody else wrote since our own last call, nobody else seems to be at work.
-                let own = self.left.is_some_and(|token| header.author == Author::Token(token));
-                self.restart(Some(*header));
-                self.steady = own;
-            }
+        if !self.saw_header(header) {
+            return;
         }
         // So many at once are not worth keeping: they would only be forgotten again and again.
         if 2 * extents.len() + 1 > EXTENTS_MAX {
@@ -206,16 +259,18 @@ impl ObjectCache {
         self.put_vacant(fork, at, range.end());
     }
 
-    /// Takes in the expected effect of a native write on the object: its header, an extent, and the record of the fork
-    /// if that changes.
-    pub(crate) fn foretell(
-        &mut self,
-        header: Header,
-        fork: &Fork,
-        extent: Placed,
-        record: Option<ForkRecord>,
-    ) {
+    /// Takes in the header that a native write leaves. What else it changes follows.
+    pub(crate) fn foretell_header(&mut self, header: Header) {
         self.header = Some(header);
+    }
+
+    /// Takes in what a native write makes of a key.
+    pub(crate) fn foretell_key(&mut self, key: &Key, value: Option<&Versioned>) {
+        self.put_key(key, value);
+    }
+
+    /// Takes in an extent that a native write makes, and the record of the fork if that changes.
+    pub(crate) fn foretell(&mut self, fork: &Fork, extent: Placed, record: Option<ForkRecord>) {
         self.make_room(3);
         if let Some(record) = record {
             self.forks.insert(fork.clone(), record);
@@ -239,6 +294,7 @@ impl ObjectCache {
     pub(crate) fn restart(&mut self, header: Option<Header>) {
         self.header = header;
         self.forget_content();
+        self.forget_keys();
         self.fences = None;
         self.generation += 1;
         self.steady = false;
@@ -251,11 +307,39 @@ impl ObjectCache {
         self.left = token;
     }
 
-    fn forget_content(&mut self) {
+    /// Forgets all extents, vacant ranges and forks.
+    pub(crate) fn forget_content(&mut self) {
         self.extents.clear();
         self.vacancies.clear();
         self.forks.clear();
         self.extent_count = 0;
+    }
+
+    fn forget_keys(&mut self) {
+        self.keys.clear();
+        self.key_bytes = 0;
+    }
+
+    fn put_key(&mut self, key: &Key, found: Option<&Versioned>) {
+        let bytes =
+            |found: Option<&Versioned>| key.as_bytes().len() + found.map_or(0, |found| found.value.len());
+        if let Some(before) = self.keys.remove(key) {
+            self.key_bytes -= bytes(before.as_ref());
+        }
+        let added = bytes(found);
+        if added > KEY_BYTES_MAX {
+            self.long_keys = true;
+            return;
+        }
+        if self.keys.len() >= KEYS_MAX || self.key_bytes + added > KEYS_BYTES_MAX {
+            self.forget_keys();
+        }
+        // Copied, because they may be parts of much longer messages.
+        let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_bytes())) else { return };
+        let found = found
+            .map(|found| Versioned { value: Bytes::copy_from_slice(&found.value), version: found.version });
+        self.keys.insert(key, found);
+        self.key_bytes += added;
     }
 
     /// Forgets what is known of the content where there is no room for more.
@@ -350,12 +434,8 @@ mod tests {
         assert_eq!(known.region_version(&fork, ByteRange::from(15..20)), Some(2));
         // Bytes that are written are vacant no more, on both sides of them the rest is.
         let header = Header { version: 10, ..header };
-        known.foretell(
-            header,
-            &fork,
-            extent(32, 36, 10),
-            Some(ForkRecord { size: Some(41), ..record.clone() }),
-        );
+        known.foretell_header(header);
+        known.foretell(&fork, extent(32, 36, 10), Some(ForkRecord { size: Some(41), ..record.clone() }));
         assert_eq!(known.region_version(&fork, ByteRange::from(30..50)), Some(10));
         assert!(
             known.is_vacant(&fork, ByteRange::from(30..32))
@@ -389,7 +469,7 @@ mod tests {
         }
         assert_eq!(known.extent_count, known.extents[&fork].len() + known.vacancies[&fork].len());
         for at in 0..2 * EXTENTS_MAX as u64 {
-            known.foretell(header, &fork, extent(2 * at, 2 * at + 1, 1), Some(record.clone()));
+            known.foretell(&fork, extent(2 * at, 2 * at + 1, 1), Some(record.clone()));
             assert!(known.extent_count <= EXTENTS_MAX);
         }
         let many: Vec<Placed> =

@@ -6,7 +6,8 @@ use std::ffi::{CStr, CString};
 use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Fork, ObjectId, Outcome, RangeRead, ReadOp, StoreError, Transaction,
+    Answer, ByteRange, Done, ErrorKind, Fork, Key, ObjectId, Outcome, RangeRead, ReadOp, StoreError,
+    Transaction, Versioned,
 };
 use parking_lot::Mutex;
 
@@ -53,9 +54,14 @@ impl Inner {
         let unsound = || self.context(corrupt(&key), object);
         let answer = match read {
             ReadOp::Fences => Answer::Fences(fences::decode(&header, stored).ok_or_else(unsound)?),
-            ReadOp::VersionedKey { .. } => {
+            ReadOp::Key { key: asked } | ReadOp::VersionedKey { key: asked, .. } => {
                 let found = stored.map(|stored| decode_key(stored, &header).ok_or_else(unsound));
-                Answer::VersionedValue(found.transpose()?)
+                let found = found.transpose()?;
+                known.lock().saw_key(&header, asked, found.as_ref());
+                match read {
+                    ReadOp::Key { .. } => Answer::Value(found.map(|found| found.value)),
+                    _ => Answer::VersionedValue(found),
+                }
             }
             _ => {
                 let found = stored.map(|stored| decode_value(key[0], stored, &header).ok_or_else(unsound));
@@ -63,6 +69,34 @@ impl Inner {
             }
         };
         Ok(Some(native::done(&header, answer)))
+    }
+
+    /// Reads keys, and takes them in.
+    pub(crate) async fn learn_keys(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        keys: &[Key],
+    ) -> Result<(), StoreError> {
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| keyed(Some(b'k'), key.as_bytes())).collect();
+        let mut steps = vec![ReadStep::Xattrs];
+        steps.extend(names.iter().map(|name| ReadStep::OmapKey(name)));
+        let completed = self.pool.read(name, &steps, 0).await;
+        let (header, answers) = self.header(object, completed)?;
+        let mut found: Vec<Option<Versioned>> = Vec::with_capacity(keys.len());
+        let pairs = answers.into_iter().skip(1).map(|answer| answer.into_pairs().0);
+        for (name, pairs) in names.iter().zip(pairs.chain(std::iter::repeat_with(Vec::new))) {
+            let stored = pairs.first().map(|(_, stored)| {
+                decode_key(stored, &header).ok_or_else(|| self.context(corrupt(name), object))
+            });
+            found.push(stored.transpose()?);
+        }
+        let mut known = known.lock();
+        for (key, found) in keys.iter().zip(&found) {
+            known.saw_key(&header, key, found.as_ref());
+        }
+        Ok(())
     }
 
     /// Reads the sessions that an object has fenced, and takes them in if the object is as it was known to be.
@@ -251,7 +285,11 @@ impl Inner {
                 ForkRecord::decode(key, value).ok_or_else(|| self.context(corrupt(key), object))?
             }
         };
-        if !header.exists || record.stem != stem {
+        if !header.exists {
+            known.lock().saw_header(&header);
+            return Ok(());
+        }
+        if record.stem != stem {
             return Ok(());
         }
         for (range, (page, more)) in ranges.iter().zip(answers) {

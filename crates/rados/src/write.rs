@@ -1,0 +1,544 @@
+//! Writes that RADOS can do by itself, as one operation of a few steps and without an interpreter.
+//!
+//! A write is native where this client knows all that it depends on: the header, the keys that it sets or that its guards and
+//! reads name, and what stands where its bytes go, which is exactly one extent for each piece, or nothing. The first step
+//! compares the whole header, which holds the token of the change that wrote it: so the object is in the very state that the
+//! write was planned for, which settles guards and reads alike. If it is not, nothing is changed.
+//!
+//! The first write of an object has no header to compare. It is native where nothing at all is in its place, which RADOS
+//! checks, and where the index of names has a mark of it already, as the class demands of its callers.
+//!
+//! What a native write leaves is what `extent.lua` would leave: the same header, entries and places.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+
+use bytes::{Bytes, BytesMut};
+use nacre_object::limit::{ATTRIBUTES_MAX, OFFSET_MAX, REFUSAL_BYTES_MAX};
+use nacre_object::{
+    Answer, ByteRange, Done, ExtentKind, Fork, Guard, Key, ObjectId, Outcome, ReadOp, StoreError,
+    Transaction, Versioned, WriteOp,
+};
+use parking_lot::Mutex;
+
+use crate::cache::{CallUnderWay, ObjectCache};
+use crate::error::{Attempt, errno, failed};
+use crate::name::{extent_key, keyed};
+use crate::native::{self, HEADER};
+use crate::record::{Author, Changed, ForkRecord, Header, Placed, Token, encode_attribute, encode_key};
+use crate::reply;
+use crate::request::ordered;
+use crate::store::Inner;
+use crate::sys::{Operation, Pool, WriteStep, flag};
+
+/// The maximum number of places of the byte stream that a native write writes at.
+const RUNS_MAX: usize = 64;
+/// The maximum number of keys that a native write sets or removes.
+const KEYS_MAX: usize = 256;
+/// The maximum number of extents of a native write that are worth keeping in the knowledge of the object.
+const FORETOLD_MAX: usize = 1024;
+/// The length from which on a piece begins at a multiple of itself in the byte stream, in bytes.
+const ALIGNED_BYTES: u64 = 4096;
+/// The end of the offsets that the class can write at, in bytes.
+const PLACES_END: u64 = 1 << 31;
+/// The maximum number of keys that are read for one write.
+const LOOKS_MAX: usize = 8;
+/// The maximum number of native attempts at a transaction that reads and writes, before it is made by calls.
+const EXCHANGE_ATTEMPTS_MAX: u32 = 4;
+
+/// A write that RADOS can do by itself.
+pub(crate) struct NativeWrite {
+    /// The header that the write relies on; `None` where it relies on there being no object.
+    pub(crate) before: Option<Header>,
+    /// The header that it leaves.
+    pub(crate) after: Header,
+    /// The answers to the transaction's reads, as they are before the write.
+    pub(crate) answers: Vec<Answer>,
+    forks: Vec<ForkWrite>,
+    runs: Vec<Run>,
+    /// The keys as the write leaves them: `None` for one that it removes.
+    keys: BTreeMap<Key, Option<Versioned>>,
+    attributes: BTreeMap<Key, Bytes>,
+}
+
+/// The part of a write that concerns one fork.
+struct ForkWrite {
+    fork: Fork,
+    /// The fork's record as the write leaves it.
+    record: ForkRecord,
+    /// True if the record is not the one that stands there.
+    changed: bool,
+    /// The extents that the write leaves, in ascending order.
+    extents: Vec<Placed>,
+}
+
+/// Bytes that lie side by side in the byte stream.
+struct Run {
+    place: u64,
+    end: u64,
+    parts: Vec<Bytes>,
+}
+
+impl Run {
+    /// Returns the bytes, which are copied only if there are several parts.
+    fn joined(&self) -> Bytes {
+        if let [only] = &self.parts[..] {
+            return only.clone();
+        }
+        let mut joined = BytesMut::with_capacity((self.end - self.place) as usize);
+        self.parts.iter().for_each(|part| joined.extend_from_slice(part));
+        joined.freeze()
+    }
+}
+
+impl NativeWrite {
+    fn new(before: Option<Header>, stamp: u64, token: Token) -> Self {
+        let after = Header {
+            exists: true,
+            existed: before.is_some(),
+            version: stamp,
+            author: Author::Token(token),
+            ..before.unwrap_or_default()
+        };
+        let (forks, runs, answers) = (Vec::new(), Vec::new(), Vec::new());
+        Self { before, after, answers, forks, runs, keys: BTreeMap::new(), attributes: BTreeMap::new() }
+    }
+
+    /// Adds pieces of a fork, in ascending order and apart from each other. Returns `None` if they do not fit, by what is known;
+    /// where that is `None`, the fork is known to be new.
+    fn add_extents(
+        &mut self,
+        fork: &Fork,
+        record: ForkRecord,
+        known: Option<&ObjectCache>,
+        pieces: &[(u64, Bytes)],
+    ) -> Option<()> {
+        // A second write of a fork would have to know what the first one leaves; and one of nothing makes the fork.
+        if pieces.is_empty() || self.forks.iter().any(|write| write.fork == *fork) {
+            return None;
+        }
+        let mut write = ForkWrite { fork: fork.clone(), record, changed: false, extents: Vec::new() };
+        let mut rest = pieces;
+        while let Some((start, _)) = rest.first() {
+            // Pieces that touch are one extent, as the class makes it.
+            let (start, mut end, mut count) = (*start, *start, 0);
+            while let Some((_, data)) = rest.get(count).filter(|piece| piece.0 == end) {
+                end += data.len() as u64;
+                count += 1;
+            }
+            let (parts, others) = rest.split_at(count);
+            rest = others;
+            let range = ByteRange::from(start..end);
+            let place = match known.and_then(|known| known.extent(fork, start)) {
+                Some(extent) if extent.kind == ExtentKind::Data && extent.range() == range => {
+                    u64::from(extent.place)
+                }
+                Some(_) => return None,
+                None if known.is_none_or(|known| known.is_vacant(fork, range)) => self.place(range.len)?,
+                None => return None,
+            };
+            self.add_run(place, range.len, parts.iter().map(|(_, data)| data.clone()))?;
+            let (version, kind) = (self.after.version, ExtentKind::Data);
+            write.extents.push(Placed { start, end, version, kind, place: place as u32 });
+        }
+        let (before, end) = (write.record.size, write.extents.last()?.end);
+        if before.is_none_or(|before| before < end) {
+            self.after.forks = self.after.forks.checked_add(u32::from(before.is_none()))?;
+            self.after.lengthen(before.unwrap_or(0), end);
+            (write.record.size, write.changed) = (Some(end), true);
+        }
+        self.forks.push(write);
+        Some(())
+    }
+
+    /// Returns the place of new bytes at the end of the byte stream; `None` if they do not fit there.
+    fn place(&mut self, len: u64) -> Option<u64> {
+        let tail = u64::from(self.after.tail);
+        let place = if len >= ALIGNED_BYTES { tail.next_multiple_of(ALIGNED_BYTES) } else { tail };
+        let end = place.checked_add(len).filter(|end| *end < PLACES_END)?;
+        self.after.live = self.after.live.checked_add(len as u32)?;
+        self.after.tail = end as u32;
+        Some(place)
+    }
+
+    fn add_run(&mut self, place: u64, len: u64, parts: impl Iterator<Item = Bytes>) -> Option<()> {
+        let is_full = self.runs.len() == RUNS_MAX;
+        match self.runs.last_mut() {
+            Some(last) if last.end == place => {
+                last.parts.extend(parts);
+                last.end += len;
+            }
+            _ if is_full => return None,
+            _ => self.runs.push(Run { place, end: place + len, parts: parts.collect() }),
+        }
+        Some(())
+    }
+
+    /// Sets or removes a key, which stood there before the write or did not.
+    fn set_key(&mut self, key: &Key, stood: bool, value: Option<&Bytes>) -> Option<()> {
+        let stands = self.keys.get(key).map_or(stood, Option::is_some);
+        self.after.keys = match (stands, value.is_some()) {
+            (false, true) => self.after.keys.checked_add(1)?,
+            (true, false) => self.after.keys.checked_sub(1)?,
+            _ => self.after.keys,
+        };
+        let version = self.after.version;
+        self.keys.insert(key.clone(), value.map(|value| Versioned { value: value.clone(), version }));
+        (self.keys.len() <= KEYS_MAX).then_some(())
+    }
+
+    /// Sends the write: a few steps, one operation.
+    pub(crate) fn send(&self, pool: &Pool, name: &CStr) -> Operation {
+        self.with_steps(|steps| pool.write(name, steps, flag::FULL_TRY))
+    }
+
+    /// Passes the steps of the operation on.
+    pub(crate) fn with_steps<T>(&self, run: impl FnOnce(&[WriteStep<'_>]) -> T) -> T {
+        let (before, after) = (self.before.map(|header| header.encode()), self.after.encode());
+        let mut entries: Vec<(Vec<u8>, Bytes)> = Vec::new();
+        for write in &self.forks {
+            let entry = |extent: &Placed| {
+                let key = extent_key(&write.record.stem, extent.end);
+                (key, Bytes::copy_from_slice(&extent.encode()))
+            };
+            entries.extend(write.extents.iter().map(entry));
+            if write.changed {
+                entries.push((keyed(Some(b'f'), write.fork.as_bytes()), write.record.encode().into()));
+            }
+        }
+        let mut removed: Vec<Vec<u8>> = Vec::new();
+        for (key, value) in &self.keys {
+            let key = keyed(Some(b'k'), key.as_bytes());
+            match value {
+                Some(found) => entries.push((key, encode_key(&found.value, found.version))),
+                None => removed.push(key),
+            }
+        }
+        for (name, value) in &self.attributes {
+            entries.push((keyed(Some(b'a'), name.as_bytes()), encode_attribute(value)));
+        }
+        let runs: Vec<(u64, Bytes)> = self.runs.iter().map(|run| (run.place, run.joined())).collect();
+        let mut steps = vec![match &before {
+            Some(record) => WriteStep::IfXattr(HEADER, record),
+            None => WriteStep::CreateNew,
+        }];
+        steps.extend(runs.iter().map(|(offset, data)| WriteStep::Bytes { offset: *offset, data }));
+        if !entries.is_empty() {
+            steps.push(WriteStep::SetOmaps(&entries));
+        }
+        steps.extend(removed.iter().map(|key| WriteStep::RemoveOmap(key)));
+        steps.push(WriteStep::SetXattr(HEADER, &after));
+        run(&steps)
+    }
+
+    /// Takes the expected effect of the write into the knowledge that it was planned by.
+    pub(crate) fn foretell(&self, known: &mut ObjectCache) {
+        known.foretell_header(self.after);
+        let count: usize = self.forks.iter().map(|write| write.extents.len()).sum();
+        if count > FORETOLD_MAX {
+            known.forget_content();
+        } else {
+            for write in &self.forks {
+                let mut record = write.changed.then(|| write.record.clone());
+                for extent in &write.extents {
+                    known.foretell(&write.fork, *extent, record.take());
+                }
+            }
+        }
+        for (key, value) in &self.keys {
+            known.foretell_key(key, value.as_ref());
+        }
+    }
+
+    /// Takes the first write of an object, which has taken place, into the knowledge of the object.
+    pub(crate) fn made(&self, known: &mut ObjectCache) {
+        known.saw_header(&self.after);
+        for write in &self.forks {
+            known.saw(&self.after, &write.fork, &write.record, ByteRange::ALL, &write.extents);
+        }
+        for (key, value) in &self.keys {
+            known.saw_key(&self.after, key, value.as_ref());
+        }
+    }
+}
+
+/// Judges the guards of a transaction by what is known of its object. Returns the version of the write; `None` if a guard does
+/// not hold, as far as is known: what stands there instead, others tell.
+fn judge(transaction: &Transaction, known: &ObjectCache, header: &Header) -> Option<u64> {
+    let mut stamp = header.version + 1;
+    for guard in &transaction.guards {
+        let holds = match guard {
+            Guard::Exists => true,
+            Guard::Version { version } => header.version == *version,
+            Guard::Fence { token } => known.is_fenced(*token) == Some(false),
+            Guard::Region { fork, range, version } => {
+                known.region_version(fork, *range).is_some_and(|found| found <= *version)
+            }
+            Guard::Proposal { fork, range, version } => {
+                stamp = stamp.max(*version);
+                known.region_version(fork, *range).is_some_and(|found| found < *version)
+            }
+            Guard::Key { key, check } => check.holds(known.key(key)?.map(|found| &found.value[..])),
+            Guard::KeyVersion { key, version } => {
+                known.key(key)?.map_or(0, |found| found.version) == *version
+            }
+            Guard::Size { fork, size } => known.fork(fork)?.size.unwrap_or(0) == *size,
+            Guard::Absent | Guard::Attribute { .. } => false,
+        };
+        if !holds {
+            return None;
+        }
+    }
+    Some(stamp)
+}
+
+/// Returns the answer to a read, if it is known.
+fn answer(read: &ReadOp, known: &ObjectCache, header: &Header) -> Option<Answer> {
+    match read {
+        ReadOp::Stat => Some(Answer::Stat(reply::stat(header))),
+        ReadOp::Key { key } => Some(Answer::Value(known.key(key)?.map(|found| found.value.clone()))),
+        ReadOp::VersionedKey { key, .. } => Some(Answer::VersionedValue(known.key(key)?.cloned())),
+        _ => None,
+    }
+}
+
+/// Returns the native form of a transaction that writes, if it has one as far as is known. The token must be its own, and never
+/// be used again.
+pub(crate) fn plan(transaction: &Transaction, known: &ObjectCache, token: Token) -> Option<NativeWrite> {
+    let header = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
+    let stamp = judge(transaction, known, &header)?;
+    let mut write = NativeWrite::new(Some(header), stamp, token);
+    let answers = transaction.reads.iter().map(|read| answer(read, known, &header));
+    write.answers = answers.collect::<Option<_>>()?;
+    for op in &transaction.writes {
+        match op {
+            WriteOp::Create => {}
+            WriteOp::Extents { fork, extents } => {
+                write.add_extents(fork, known.fork(fork)?.clone(), Some(known), &ordered(extents))?;
+            }
+            WriteOp::Append { fork, data } if !data.is_empty() => {
+                let record = known.fork(fork)?.clone();
+                let offset = record.size.unwrap_or(0);
+                if data.len() as u64 > OFFSET_MAX - offset {
+                    return None;
+                }
+                write.add_extents(fork, record, Some(known), &[(offset, data.clone())])?;
+            }
+            WriteOp::SetKey { key, value } => write.set_key(key, known.key(key)?.is_some(), Some(value))?,
+            WriteOp::RemoveKey { key } => write.set_key(key, known.key(key)?.is_some(), None)?,
+            _ => return None,
+        }
+    }
+    Some(write)
+}
+
+/// Returns the native form of a transaction that makes an object of which there is no trace, if it has one. The index of names
+/// must have a mark of it; the token must be its own, and never be used again.
+pub(crate) fn plan_first(transaction: &Transaction, token: Token) -> Option<NativeWrite> {
+    if !transaction.reads.is_empty() {
+        return None;
+    }
+    let mut stamp = 1;
+    for guard in &transaction.guards {
+        let holds = match guard {
+            // Nothing is fenced, and everything has version 0.
+            Guard::Absent | Guard::Fence { .. } | Guard::Region { .. } => true,
+            Guard::Proposal { version, .. } => {
+                stamp = stamp.max(*version);
+                *version > 0
+            }
+            Guard::Version { version } | Guard::KeyVersion { version, .. } => *version == 0,
+            Guard::Size { size, .. } => *size == 0,
+            Guard::Key { check, .. } | Guard::Attribute { check, .. } => check.holds(None),
+            Guard::Exists => false,
+        };
+        if !holds {
+            return None;
+        }
+    }
+    let mut write = NativeWrite::new(None, stamp, token);
+    let none = |fork: &Fork| ForkRecord::none(&keyed(Some(b'f'), fork.as_bytes()));
+    for op in &transaction.writes {
+        match op {
+            WriteOp::Create => {}
+            WriteOp::Extents { fork, extents } => {
+                write.add_extents(fork, none(fork), None, &ordered(extents))?;
+            }
+            WriteOp::Append { fork, data } if !data.is_empty() => {
+                write.add_extents(fork, none(fork), None, &[(0, data.clone())])?;
+            }
+            WriteOp::SetKey { key, value } => write.set_key(key, false, Some(value))?,
+            WriteOp::SetAttribute { name, value } => {
+                write.attributes.insert(name.clone(), value.clone());
+            }
+            _ => return None,
+        }
+    }
+    let attributes = write.attributes.len();
+    write.after.attributes = attributes as u16;
+    (attributes <= ATTRIBUTES_MAX).then_some(write)
+}
+
+/// Returns the keys that have to be known before a transaction that reads and writes can be a native write, if that is worth a
+/// read: it takes one in any case.
+pub(crate) fn unknown_keys(transaction: &Transaction, known: &ObjectCache) -> Vec<Key> {
+    if transaction.reads.is_empty() || !known.is_settled() || known.is_missing() || known.has_long_keys() {
+        return Vec::new();
+    }
+    let mut keys: Vec<&Key> = Vec::new();
+    for read in &transaction.reads {
+        match read {
+            ReadOp::Stat => {}
+            ReadOp::Key { key } | ReadOp::VersionedKey { key, .. } => keys.push(key),
+            _ => return Vec::new(),
+        }
+    }
+    for write in &transaction.writes {
+        match write {
+            WriteOp::Create => {}
+            WriteOp::SetKey { key, .. } | WriteOp::RemoveKey { key } => keys.push(key),
+            _ => return Vec::new(),
+        }
+    }
+    for guard in &transaction.guards {
+        match guard {
+            Guard::Exists | Guard::Version { .. } | Guard::Fence { .. } => {}
+            Guard::Key { key, .. } | Guard::KeyVersion { key, .. } => keys.push(key),
+            _ => return Vec::new(),
+        }
+    }
+    keys.retain(|key| known.key(key).is_none());
+    keys.sort_unstable();
+    keys.dedup();
+    if keys.len() > LOOKS_MAX {
+        return Vec::new();
+    }
+    keys.into_iter().cloned().collect()
+}
+
+/// The result of one attempt at a native write.
+enum Tried {
+    /// It is done, or a guard does not hold.
+    Done(Outcome),
+    /// Somebody else changed the object before it.
+    Changed,
+    /// It is none, or not as far as is known.
+    TakesCall,
+}
+
+impl Inner {
+    /// Applies a transaction as one native write, if it is one as far as is known, and the object is as it was known to
+    /// be. Returns `None` if it takes a call. One that reads, too, is tried a few times: as a call it takes two.
+    pub(crate) async fn write_natively(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let attempts = if transaction.reads.is_empty() { 1 } else { EXCHANGE_ATTEMPTS_MAX };
+        for _ in 0..attempts {
+            match self.try_natively(object, name, known, transaction).await? {
+                Tried::Done(outcome) => return Ok(Some(outcome)),
+                Tried::TakesCall => return Ok(None),
+                Tried::Changed => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tries once to apply a transaction as one native write.
+    async fn try_natively(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Tried, StoreError> {
+        let wants_fences = native::wants_fences(transaction, &known.lock());
+        if wants_fences {
+            self.learn_fences(object, name, known).await?;
+        }
+        let unknown = native::unknown(transaction, &known.lock());
+        if let Some(native::Unknown { fork, ranges }) = unknown {
+            self.learn_extents(object, name, known, fork, &ranges).await?;
+        }
+        let unknown = unknown_keys(transaction, &known.lock());
+        if !unknown.is_empty() {
+            self.learn_keys(object, name, known, &unknown).await?;
+        }
+        let (write, operation, generation) = {
+            // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
+            // order.
+            let mut known = known.lock();
+            let Some(write) = plan(transaction, &known, self.token()) else {
+                return Ok(Tried::TakesCall);
+            };
+            let operation = write.send(&self.pool, name);
+            write.foretell(&mut known);
+            (write, operation, known.generation)
+        };
+        let code = operation.await.code;
+        if code >= 0 {
+            let NativeWrite { before, after, answers, .. } = write;
+            let done = Done { version: after.version, existed: before.is_some(), answers };
+            return Ok(Tried::Done(Outcome::Done(done)));
+        }
+        {
+            let mut known = known.lock();
+            if known.generation == generation {
+                known.restart(None);
+            }
+        }
+        // An object that becomes too long may have garbage: a call compacts it.
+        if -code == errno::EFBIG {
+            return Ok(Tried::TakesCall);
+        }
+        if !matches!(-code, errno::ECANCELED | errno::ENOENT) {
+            return Err(failed(code, Attempt::Write, &self.location, object));
+        }
+        if !transaction.reads.is_empty() {
+            return Ok(Tried::Changed);
+        }
+        // Somebody else wrote the object. If it was this region, what stands there now is wanted.
+        if let Some((fork, range)) = native::guarded_region(transaction)
+            && (1..=REFUSAL_BYTES_MAX as u64).contains(&range.len)
+            && let Some((found, header)) = self.read_range(object, name, known, fork, range, true).await?
+            && let Some(refusal) = native::refusal(transaction, (fork, range), &found, &header)
+        {
+            return Ok(Tried::Done(Outcome::Refused(refusal)));
+        }
+        Ok(Tried::TakesCall)
+    }
+
+    /// Makes an object of which there is no trace, if the transaction has a native form for that. Returns `None` if it takes a
+    /// call, because it has none or there is something. The index of names must have a mark of it.
+    pub(crate) async fn make_natively(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Option<Changed>, StoreError> {
+        let token = self.token();
+        let write = plan_first(transaction, token).filter(|_| self.location.native);
+        let Some(write) = write else { return Ok(None) };
+        // As for a call, nothing that this client does meanwhile builds on what it leaves.
+        let under_way = CallUnderWay::begin(known);
+        let code = write.send(&self.pool, name).await.code;
+        under_way.end((code >= 0).then_some(token));
+        if code >= 0 {
+            write.made(&mut known.lock());
+            return Ok(Some(Changed::from(&write.after)));
+        }
+        match -code {
+            // There is something, perhaps what is left of a removed object; or too much of it for an object, which a call tells.
+            errno::EEXIST | errno::EFBIG => Ok(None),
+            errno::ENOENT => {
+                self.pool_is_there(object)?;
+                Ok(None)
+            }
+            _ => Err(failed(code, Attempt::Write, &self.location, object)),
+        }
+    }
+}
