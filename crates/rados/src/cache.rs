@@ -31,6 +31,9 @@ const KEYS_MAX: usize = 128;
 const KEY_BYTES_MAX: usize = 4 << 10;
 const KEYS_BYTES_MAX: usize = 16 << 10;
 
+/// The maximum number of forks whose bounds are kept per object.
+const BOUNDS_MAX: usize = 64;
+
 /// The knowledge of one object.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectCache {
@@ -50,8 +53,13 @@ pub(crate) struct ObjectCache {
     long_keys: bool,
     /// The fences, if they were read: no native write changes them.
     fences: Option<Fences>,
-    /// The token of the last call that changed the object, if nothing is known of the object since.
-    left: Option<Token>,
+    /// The version that nothing in the object was newer than when its header became known. No native write changes that of forks
+    /// that it does not write, though each makes the object newer.
+    newest: u64,
+    /// The versions that nothing in these forks is newer than, where they differ from that.
+    bounds: HashMap<Fork, u64>,
+    /// The state that the last call left which changed the object, if nothing is known of the object since.
+    left: Option<Left>,
     /// True if the header was last found as it was known to be: no other client seems to write the object.
     pub(crate) steady: bool,
     /// Incremented when knowledge turns out to be wrong, so that only the first of a row of failures discards it.
@@ -64,6 +72,15 @@ pub(crate) struct ObjectCache {
     turn: Option<Arc<Turn>>,
 }
 
+/// The state that a call left.
+#[derive(Debug)]
+struct Left {
+    /// The token of its change.
+    token: Token,
+    /// Forks of which it found nothing newer than a version.
+    bounds: Vec<(Fork, u64)>,
+}
+
 /// A turn of transactions of one client on one object. Whoever holds it must go on without anybody looking at its reply.
 pub(crate) type Turn = tokio::sync::Mutex<()>;
 
@@ -71,7 +88,7 @@ pub(crate) type Turn = tokio::sync::Mutex<()>;
 /// still do then is another's change, as far as the knowledge is concerned.
 pub(crate) struct CallUnderWay<'a> {
     known: &'a Mutex<ObjectCache>,
-    changed: Option<Token>,
+    changed: Option<Left>,
 }
 
 impl<'a> CallUnderWay<'a> {
@@ -81,9 +98,9 @@ impl<'a> CallUnderWay<'a> {
         Self { known, changed: None }
     }
 
-    /// Ends the call, with the token of its change, if it made one.
-    pub(crate) fn end(mut self, changed: Option<Token>) {
-        self.changed = changed;
+    /// Ends the call, with the token of its change, if it made one, and forks of which it then found nothing newer than a version.
+    pub(crate) fn end(mut self, changed: Option<Token>, bounds: Vec<(Fork, u64)>) {
+        self.changed = changed.map(|token| Left { token, bounds });
     }
 }
 
@@ -91,7 +108,7 @@ impl Drop for CallUnderWay<'_> {
     fn drop(&mut self) {
         let mut known = self.known.lock();
         known.calls -= 1;
-        known.restart_after(self.changed);
+        known.restart_after(self.changed.take());
     }
 }
 
@@ -191,6 +208,23 @@ impl ObjectCache {
         Some(tombstone_version.max(base).max(newest.unwrap_or(0)))
     }
 
+    /// Returns a version that nothing in a fork is newer than, if the object is known. Unlike the version of a region, it takes no
+    /// knowledge of the extents, however many there are.
+    pub(crate) fn bound(&self, fork: &Fork) -> Option<u64> {
+        self.header()?;
+        Some(self.bounds.get(fork).copied().unwrap_or(self.newest))
+    }
+
+    /// Returns whether it is known that nothing in a fork is newer than a version, or will be as soon as the object turns out to be
+    /// as the last call left it.
+    pub(crate) fn is_bounded(&self, fork: &Fork, version: u64) -> bool {
+        match (self.bound(fork), &self.left) {
+            (Some(bound), _) => bound <= version,
+            (None, Some(left)) => left.bounds.iter().any(|(of, bound)| of == fork && *bound <= version),
+            (None, None) => false,
+        }
+    }
+
     /// Returns whether nothing is under way that will change the object in a way that cannot be foretold.
     pub(crate) fn is_settled(&self) -> bool {
         self.calls == 0
@@ -215,9 +249,10 @@ impl ObjectCache {
             Some(known) if known == header => self.steady = true,
             _ => {
                 // Where nobody else wrote since our own last call, nobody else seems to be at work.
-                let own = self.left.is_some_and(|token| header.author == Author::Token(token));
+                let own = self.left.take().filter(|left| header.author == Author::Token(left.token));
                 self.restart(Some(*header));
-                self.steady = own;
+                self.steady = own.is_some();
+                self.bounds.extend(own.into_iter().flat_map(|left| left.bounds));
             }
         }
         true
@@ -264,6 +299,17 @@ impl ObjectCache {
         self.header = Some(header);
     }
 
+    /// Takes in that a native write changes a fork, after the header that it leaves.
+    pub(crate) fn foretell_bound(&mut self, fork: &Fork) {
+        let version = self.header.map_or(0, |header| header.version);
+        if self.bounds.len() >= BOUNDS_MAX {
+            // Nothing in an object is newer than the object.
+            self.newest = version;
+            self.bounds.clear();
+        }
+        self.bounds.insert(fork.clone(), version);
+    }
+
     /// Takes in what a native write makes of a key.
     pub(crate) fn foretell_key(&mut self, key: &Key, value: Option<&Versioned>) {
         self.put_key(key, value);
@@ -295,16 +341,18 @@ impl ObjectCache {
         self.header = header;
         self.forget_content();
         self.forget_keys();
+        self.newest = header.map_or(0, |header| header.version);
+        self.bounds.clear();
         self.fences = None;
         self.generation += 1;
         self.steady = false;
         self.left = None;
     }
 
-    /// Restarts after a call, of which nothing is known except the token of its change, if it made one.
-    fn restart_after(&mut self, token: Option<Token>) {
+    /// Restarts after a call, of which nothing is known except what it left, if it changed anything.
+    fn restart_after(&mut self, left: Option<Left>) {
         self.restart(None);
-        self.left = token;
+        self.left = left;
     }
 
     /// Forgets all extents, vacant ranges and forks.
@@ -501,10 +549,23 @@ mod tests {
         drop(dropped);
         known.lock().header = Some(Header::default());
         assert!(known.lock().header().is_none(), "by the other call");
-        let token = Token::default();
-        other.end(Some(token));
-        assert_eq!(known.lock().left, Some(token));
-        known.lock().header = Some(Header::default());
-        assert!(known.lock().header().is_some());
+        let token = [7; 16];
+        other.end(Some(token), vec![(Fork::DEFAULT, 3)]);
+        let mut known = known.lock();
+        assert!(known.is_bounded(&Fork::DEFAULT, 3) && !known.is_bounded(&Fork::DEFAULT, 2));
+        // What the call found holds if nobody has changed the object since.
+        let header = Header { exists: true, version: 9, author: Author::Token(token), ..Header::default() };
+        known.saw_header(&header);
+        assert!(known.steady && known.header().is_some());
+        assert_eq!(known.bound(&Fork::DEFAULT), Some(3));
+        known.restart_after(Some(Left { token, bounds: vec![(Fork::DEFAULT, 3)] }));
+        known.saw_header(&Header { version: 10, author: Author::Token([8; 16]), ..header });
+        assert!(!known.steady);
+        assert_eq!(known.bound(&Fork::DEFAULT), Some(10));
+        // A native write changes the bound of what it writes, and of nothing else.
+        let other = Fork::try_from("other").unwrap();
+        known.foretell_header(Header { version: 11, ..header });
+        known.foretell_bound(&other);
+        assert_eq!((known.bound(&Fork::DEFAULT), known.bound(&other)), (Some(10), Some(11)));
     }
 }

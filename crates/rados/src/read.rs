@@ -93,6 +93,7 @@ impl Inner {
             found.push(stored.transpose()?);
         }
         let mut known = known.lock();
+        known.saw_header(&header);
         for (key, found) in keys.iter().zip(&found) {
             known.saw_key(&header, key, found.as_ref());
         }

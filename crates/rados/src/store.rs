@@ -34,6 +34,7 @@ use crate::script::{self, Routine, Section, Sections};
 use crate::scrub::ScrubReport;
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
+use crate::write;
 
 /// The number of bytes by which a compaction in the background must make an object shorter; the next constant is that
 /// for a compaction for a write that did not fit into the object.
@@ -567,7 +568,8 @@ impl Inner {
             let under_way = CallUnderWay::begin(known);
             let call = request::Call { token: &token, expected, marked: mark.is_some() };
             let called = self.evaluate(object, name, transaction, call, Attempt::Write).await;
-            under_way.end(matches!(called, Ok(Called::Changed(_))).then_some(token));
+            let changed = matches!(called, Ok(Called::Changed(_)));
+            under_way.end(changed.then_some(token), write::bounds_found(transaction));
             match called? {
                 Called::Unchanged(reply::Reply::Unindexed) if mark.is_none() => {
                     *mark = Some(self.mark(object).await?);

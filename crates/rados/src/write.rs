@@ -43,6 +43,8 @@ const ALIGNED_BYTES: u64 = 4096;
 const PLACES_END: u64 = 1 << 31;
 /// The maximum number of keys that are read for one write.
 const LOOKS_MAX: usize = 8;
+/// The length from which on a guarded range is likely to have many extents, in bytes.
+const LONG_BYTES: u64 = 1 << 20;
 /// The maximum number of native attempts at a transaction that reads and writes, before it is made by calls.
 const EXCHANGE_ATTEMPTS_MAX: u32 = 4;
 
@@ -234,6 +236,7 @@ impl NativeWrite {
     /// Takes the expected effect of the write into the knowledge that it was planned by.
     pub(crate) fn foretell(&self, known: &mut ObjectCache) {
         known.foretell_header(self.after);
+        self.forks.iter().for_each(|write| known.foretell_bound(&write.fork));
         let count: usize = self.forks.iter().map(|write| write.extents.len()).sum();
         if count > FORETOLD_MAX {
             known.forget_content();
@@ -272,11 +275,13 @@ fn judge(transaction: &Transaction, known: &ObjectCache, header: &Header) -> Opt
             Guard::Version { version } => header.version == *version,
             Guard::Fence { token } => known.is_fenced(*token) == Some(false),
             Guard::Region { fork, range, version } => {
-                known.region_version(fork, *range).is_some_and(|found| found <= *version)
+                known.bound(fork).is_some_and(|bound| bound <= *version)
+                    || known.region_version(fork, *range).is_some_and(|found| found <= *version)
             }
             Guard::Proposal { fork, range, version } => {
                 stamp = stamp.max(*version);
-                known.region_version(fork, *range).is_some_and(|found| found < *version)
+                known.bound(fork).is_some_and(|bound| bound < *version)
+                    || known.region_version(fork, *range).is_some_and(|found| found < *version)
             }
             Guard::Key { key, check } => check.holds(known.key(key)?.map(|found| &found.value[..])),
             Guard::KeyVersion { key, version } => {
@@ -379,41 +384,67 @@ pub(crate) fn plan_first(transaction: &Transaction, token: Token) -> Option<Nati
     (attributes <= ATTRIBUTES_MAX).then_some(write)
 }
 
-/// Returns the keys that have to be known before a transaction that reads and writes can be a native write, if that is worth a
-/// read: it takes one in any case.
-pub(crate) fn unknown_keys(transaction: &Transaction, known: &ObjectCache) -> Vec<Key> {
-    if transaction.reads.is_empty() || !known.is_settled() || known.is_missing() || known.has_long_keys() {
-        return Vec::new();
-    }
+/// Returns the keys that have to be known, beside the header, before a transaction can be a native write, if that is worth a
+/// read: where the transaction reads, which takes one in any case, or where a guard covers a fork whose extents a call would have
+/// to go through.
+pub(crate) fn unknown_keys(transaction: &Transaction, known: &ObjectCache) -> Option<Vec<Key>> {
+    let mut is_worth = !transaction.reads.is_empty();
     let mut keys: Vec<&Key> = Vec::new();
     for read in &transaction.reads {
         match read {
             ReadOp::Stat => {}
             ReadOp::Key { key } | ReadOp::VersionedKey { key, .. } => keys.push(key),
-            _ => return Vec::new(),
+            _ => return None,
         }
     }
     for write in &transaction.writes {
         match write {
             WriteOp::Create => {}
             WriteOp::SetKey { key, .. } | WriteOp::RemoveKey { key } => keys.push(key),
-            _ => return Vec::new(),
+            _ => return None,
         }
     }
     for guard in &transaction.guards {
         match guard {
             Guard::Exists | Guard::Version { .. } | Guard::Fence { .. } => {}
             Guard::Key { key, .. } | Guard::KeyVersion { key, .. } => keys.push(key),
-            _ => return Vec::new(),
+            Guard::Region { fork, range, version } if known.is_bounded(fork, *version) => {
+                is_worth |= range.len >= LONG_BYTES;
+            }
+            _ => return None,
         }
+    }
+    if !is_worth || !known.is_settled() || known.is_missing() || known.has_long_keys() {
+        return None;
     }
     keys.retain(|key| known.key(key).is_none());
     keys.sort_unstable();
     keys.dedup();
-    if keys.len() > LOOKS_MAX {
+    let is_known = keys.is_empty() && known.header().is_some();
+    (!is_known && keys.len() <= LOOKS_MAX).then(|| keys.into_iter().cloned().collect())
+}
+
+/// Returns forks of which a transaction that a call has made found nothing newer than a version: those that it guards as a whole,
+/// if it changes none.
+pub(crate) fn bounds_found(transaction: &Transaction) -> Vec<(Fork, u64)> {
+    let keeps_forks = |write: &WriteOp| {
+        matches!(
+            write,
+            WriteOp::Create
+                | WriteOp::SetKey { .. }
+                | WriteOp::RemoveKey { .. }
+                | WriteOp::SetAttribute { .. }
+                | WriteOp::RemoveAttribute { .. }
+        )
+    };
+    if !transaction.writes.iter().all(keeps_forks) {
         return Vec::new();
     }
-    keys.into_iter().cloned().collect()
+    let whole = transaction.guards.iter().filter_map(|guard| match guard {
+        Guard::Region { fork, range, version } if *range == ByteRange::ALL => Some((fork.clone(), *version)),
+        _ => None,
+    });
+    whole.take(LOOKS_MAX).collect()
 }
 
 /// The result of one attempt at a native write.
@@ -464,8 +495,8 @@ impl Inner {
             self.learn_extents(object, name, known, fork, &ranges).await?;
         }
         let unknown = unknown_keys(transaction, &known.lock());
-        if !unknown.is_empty() {
-            self.learn_keys(object, name, known, &unknown).await?;
+        if let Some(keys) = unknown {
+            self.learn_keys(object, name, known, &keys).await?;
         }
         let (write, operation, generation) = {
             // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
@@ -526,7 +557,7 @@ impl Inner {
         // As for a call, nothing that this client does meanwhile builds on what it leaves.
         let under_way = CallUnderWay::begin(known);
         let code = write.send(&self.pool, name).await.code;
-        under_way.end((code >= 0).then_some(token));
+        under_way.end((code >= 0).then_some(token), Vec::new());
         if code >= 0 {
             write.made(&mut known.lock());
             return Ok(Some(Changed::from(&write.after)));
