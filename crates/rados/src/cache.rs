@@ -64,6 +64,8 @@ pub(crate) struct ObjectCache {
     pub(crate) steady: bool,
     /// Incremented when knowledge turns out to be wrong, so that only the first of a row of failures discards it.
     pub(crate) generation: u64,
+    /// The number of native writes under way.
+    writes: u32,
     /// The number of calls under way whose effect on the header is not known before they are over.
     calls: u32,
     /// The length of the byte stream when this client last asked for a compaction, in bytes.
@@ -109,6 +111,23 @@ impl Drop for CallUnderWay<'_> {
         let mut known = self.known.lock();
         known.calls -= 1;
         known.restart_after(self.changed.take());
+    }
+}
+
+/// A native write under way. It is over when this is dropped.
+pub(crate) struct WriteUnderWay<'a>(&'a Mutex<ObjectCache>);
+
+impl<'a> WriteUnderWay<'a> {
+    /// Begins a native write of the object that `known` is of.
+    pub(crate) fn begin(known: &'a Mutex<ObjectCache>) -> Self {
+        known.lock().writes += 1;
+        Self(known)
+    }
+}
+
+impl Drop for WriteUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.lock().writes -= 1;
     }
 }
 
@@ -223,6 +242,11 @@ impl ObjectCache {
             (None, Some(left)) => left.bounds.iter().any(|(of, bound)| of == fork && *bound <= version),
             (None, None) => false,
         }
+    }
+
+    /// Returns whether native writes of the object are under way.
+    pub(crate) fn is_written(&self) -> bool {
+        self.writes > 0
     }
 
     /// Returns whether nothing is under way that will change the object in a way that cannot be foretold.

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use bytes::Bytes;
-use nacre_object::limit::{EXTENTS_PER_READ_MAX, REPLY_BYTES_MAX};
+use nacre_object::limit::{EXTENTS_PER_READ_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX};
 use nacre_object::{
     Answer, ByteRange, Extent, ExtentKind, Fork, Found, Guard, RangeRead, ReadOp, Refusal, StoreError,
     Transaction, WriteOp, coalesce,
@@ -169,8 +169,23 @@ pub(crate) fn guarded_region(transaction: &Transaction) -> Option<(&Fork, ByteRa
         return None;
     }
     transaction.guards.iter().find_map(|guard| match guard {
-        Guard::Region { fork, range, .. } | Guard::Proposal { fork, range, .. } => Some((fork, *range)),
+        Guard::Region { fork, range, .. } | Guard::Proposal { fork, range, .. }
+            if (1..=REFUSAL_BYTES_MAX as u64).contains(&range.len) =>
+        {
+            Some((fork, *range))
+        }
         _ => None,
+    })
+}
+
+/// Returns whether a guard of that region is known not to hold.
+pub(crate) fn fails_by_region(transaction: &Transaction, known: &ObjectCache) -> bool {
+    let Some((fork, range)) = guarded_region(transaction) else { return false };
+    let Some(found) = known.region_version(fork, range) else { return false };
+    transaction.guards.iter().any(|guard| match guard {
+        Guard::Region { version, .. } => found > *version,
+        Guard::Proposal { version, .. } => found >= *version,
+        _ => false,
     })
 }
 

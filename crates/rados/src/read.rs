@@ -71,14 +71,14 @@ impl Inner {
         Ok(Some(native::done(&header, answer)))
     }
 
-    /// Reads keys, and takes them in.
+    /// Reads keys, and takes them in. Returns the header that they were found with, and the keys' values and versions.
     pub(crate) async fn learn_keys(
         &self,
         object: &ObjectId,
         name: &CStr,
         known: &Mutex<ObjectCache>,
         keys: &[Key],
-    ) -> Result<(), StoreError> {
+    ) -> Result<(Header, Vec<Option<Versioned>>), StoreError> {
         let names: Vec<Vec<u8>> = keys.iter().map(|key| keyed(Some(b'k'), key.as_bytes())).collect();
         let mut steps = vec![ReadStep::Xattrs];
         steps.extend(names.iter().map(|name| ReadStep::OmapKey(name)));
@@ -97,7 +97,8 @@ impl Inner {
         for (key, found) in keys.iter().zip(&found) {
             known.saw_key(&header, key, found.as_ref());
         }
-        Ok(())
+        drop(known);
+        Ok((header, found))
     }
 
     /// Reads the sessions that an object has fenced, and takes them in if the object is as it was known to be.
@@ -141,7 +142,8 @@ impl Inner {
         let (known_before, steady, stem) = {
             let known = known.lock();
             let stem = known.fork(fork).map(|record| record.stem.clone());
-            (known.whole(fork, range), known.steady, stem)
+            // While writes of this client are under way, the OSD has another header than the one that is known.
+            (known.whole(fork, range), known.steady && !known.is_written(), stem)
         };
         if let (Some((header, extent, size)), true) = (known_before, steady) {
             let found = self.read_known(object, name, fork, range, bytes, (&header, extent, size)).await?;

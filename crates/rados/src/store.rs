@@ -491,15 +491,18 @@ impl Inner {
         // of this client take turns.
         let turn = (!transaction.reads.is_empty()).then(|| known.lock().turn());
         let _turn = match &turn {
-            Some(turn) => Some(turn.lock().await),
             None => None,
+            Some(turn) => {
+                // Whoever had the turn before may have left what a native write can build on. Those need no turn.
+                drop(turn.lock().await);
+                if self.location.native
+                    && let Some(outcome) = self.write_natively(object, name, known, transaction).await?
+                {
+                    return Ok(outcome);
+                }
+                Some(turn.lock().await)
+            }
         };
-        if turn.is_some()
-            && self.location.native
-            && let Some(outcome) = self.write_natively(object, name, known, transaction).await?
-        {
-            return Ok(outcome);
-        }
         // Answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
         // on the object's version being still the same; if it is not, it brings the fresh answers back.
         let mut held: Option<(u64, Vec<Answer>)> = None;

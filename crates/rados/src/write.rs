@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 
 use bytes::{Bytes, BytesMut};
-use nacre_object::limit::{ATTRIBUTES_MAX, OFFSET_MAX, REFUSAL_BYTES_MAX};
+use nacre_object::limit::{ATTRIBUTES_MAX, OFFSET_MAX};
 use nacre_object::{
-    Answer, ByteRange, Done, ExtentKind, Fork, Guard, Key, ObjectId, Outcome, ReadOp, StoreError,
-    Transaction, Versioned, WriteOp,
+    Answer, ByteRange, Done, ExtentKind, Fork, Found, Guard, Key, ObjectId, Outcome, ReadOp, Refusal,
+    StoreError, Transaction, Versioned, WriteOp,
 };
 use parking_lot::Mutex;
 
-use crate::cache::{CallUnderWay, ObjectCache};
+use crate::cache::{CallUnderWay, ObjectCache, WriteUnderWay};
 use crate::error::{Attempt, errno, failed};
 use crate::name::{extent_key, keyed};
 use crate::native::{self, HEADER};
@@ -45,8 +45,8 @@ const PLACES_END: u64 = 1 << 31;
 const LOOKS_MAX: usize = 8;
 /// The length from which on a guarded range is likely to have many extents, in bytes.
 const LONG_BYTES: u64 = 1 << 20;
-/// The maximum number of native attempts at a transaction that reads and writes, before it is made by calls.
-const EXCHANGE_ATTEMPTS_MAX: u32 = 4;
+/// The maximum number of native attempts at a transaction, before it is made by calls.
+const ATTEMPTS_MAX: u32 = 4;
 
 /// A write that RADOS can do by itself.
 pub(crate) struct NativeWrite {
@@ -384,6 +384,48 @@ pub(crate) fn plan_first(transaction: &Transaction, token: Token) -> Option<Nati
     (attributes <= ATTRIBUTES_MAX).then_some(write)
 }
 
+/// Returns the only key that guards of a transaction are about, if they are about nothing else but the object's existence.
+fn guarded_key(transaction: &Transaction) -> Option<&Key> {
+    let mut only: Option<&Key> = None;
+    for guard in &transaction.guards {
+        let key = match guard {
+            Guard::Exists => continue,
+            Guard::Key { key, .. } | Guard::KeyVersion { key, .. } => key,
+            _ => return None,
+        };
+        if only.is_some_and(|only| only != key) {
+            return None;
+        }
+        only = Some(key);
+    }
+    only
+}
+
+/// Judges the guards of a transaction by the key that they are about. Returns `None` if they hold.
+fn key_refusal(transaction: &Transaction, header: &Header, found: Option<&Versioned>) -> Option<Refusal> {
+    transaction.guards.iter().enumerate().find_map(|(index, guard)| {
+        let refuse = |found| Some(Refusal { guard: index, found, version: header.version });
+        let (value, version) = (found.map(|found| &found.value), found.map_or(0, |found| found.version));
+        match guard {
+            Guard::Exists if !header.exists => refuse(Found::Object { exists: false }),
+            Guard::Key { check, .. } if !check.holds(value.map(|value| &value[..])) => {
+                refuse(Found::Value(value.cloned()))
+            }
+            Guard::KeyVersion { version: wanted, .. } if version != *wanted => {
+                refuse(Found::KeyVersion(version))
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Returns whether guards of a transaction, all of one key, are known not to hold.
+fn fails_by_key(transaction: &Transaction, known: &ObjectCache) -> bool {
+    let header = known.header();
+    let found = guarded_key(transaction).and_then(|key| known.key(key));
+    found.zip(header).is_some_and(|(found, header)| key_refusal(transaction, header, found).is_some())
+}
+
 /// Returns the keys that have to be known, beside the header, before a transaction can be a native write, if that is worth a
 /// read: where the transaction reads, which takes one in any case, or where a guard covers a fork whose extents a call would have
 /// to go through.
@@ -459,7 +501,7 @@ enum Tried {
 
 impl Inner {
     /// Applies a transaction as one native write, if it is one as far as is known, and the object is as it was known to
-    /// be. Returns `None` if it takes a call. One that reads, too, is tried a few times: as a call it takes two.
+    /// be; or tells that a guard does not hold. Returns `None` if it takes a call.
     pub(crate) async fn write_natively(
         &self,
         object: &ObjectId,
@@ -467,8 +509,7 @@ impl Inner {
         known: &Mutex<ObjectCache>,
         transaction: &Transaction,
     ) -> Result<Option<Outcome>, StoreError> {
-        let attempts = if transaction.reads.is_empty() { 1 } else { EXCHANGE_ATTEMPTS_MAX };
-        for _ in 0..attempts {
+        for _ in 0..ATTEMPTS_MAX {
             match self.try_natively(object, name, known, transaction).await? {
                 Tried::Done(outcome) => return Ok(Some(outcome)),
                 Tried::TakesCall => return Ok(None),
@@ -498,18 +539,29 @@ impl Inner {
         if let Some(keys) = unknown {
             self.learn_keys(object, name, known, &keys).await?;
         }
-        let (write, operation, generation) = {
+        let planned = {
             // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
             // order.
             let mut known = known.lock();
-            let Some(write) = plan(transaction, &known, self.token()) else {
-                return Ok(Tried::TakesCall);
-            };
-            let operation = write.send(&self.pool, name);
-            write.foretell(&mut known);
-            (write, operation, known.generation)
+            plan(transaction, &known, self.token()).map(|write| {
+                let operation = write.send(&self.pool, name);
+                write.foretell(&mut known);
+                (write, operation, known.generation)
+            })
         };
+        let Some((write, operation, generation)) = planned else {
+            let fails = {
+                let known = known.lock();
+                native::fails_by_region(transaction, &known) || fails_by_key(transaction, &known)
+            };
+            return match fails {
+                true => self.judge_anew(object, name, known, transaction, Tried::TakesCall).await,
+                false => Ok(Tried::TakesCall),
+            };
+        };
+        let under_way = WriteUnderWay::begin(known);
         let code = operation.await.code;
+        drop(under_way);
         if code >= 0 {
             let NativeWrite { before, after, answers, .. } = write;
             let done = Done { version: after.version, existed: before.is_some(), answers };
@@ -528,18 +580,41 @@ impl Inner {
         if !matches!(-code, errno::ECANCELED | errno::ENOENT) {
             return Err(failed(code, Attempt::Write, &self.location, object));
         }
-        if !transaction.reads.is_empty() {
-            return Ok(Tried::Changed);
+        // Somebody else wrote the object. If it was what the guards are about, what stands there now is wanted; if not, it is known
+        // by then, and the write tried again.
+        self.judge_anew(object, name, known, transaction, Tried::Changed).await
+    }
+
+    /// Reads what the guards of a transaction are about, if that is one region or one key, and judges them by that. Returns
+    /// `otherwise` if they hold.
+    async fn judge_anew(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+        otherwise: Tried,
+    ) -> Result<Tried, StoreError> {
+        let refused = |refusal| Ok(Tried::Done(Outcome::Refused(refusal)));
+        if let Some((fork, range)) = native::guarded_region(transaction) {
+            let Some((found, header)) = self.read_range(object, name, known, fork, range, true).await? else {
+                return Ok(Tried::TakesCall);
+            };
+            return match native::refusal(transaction, (fork, range), &found, &header) {
+                Some(refusal) => refused(refusal),
+                None => Ok(otherwise),
+            };
         }
-        // Somebody else wrote the object. If it was this region, what stands there now is wanted.
-        if let Some((fork, range)) = native::guarded_region(transaction)
-            && (1..=REFUSAL_BYTES_MAX as u64).contains(&range.len)
-            && let Some((found, header)) = self.read_range(object, name, known, fork, range, true).await?
-            && let Some(refusal) = native::refusal(transaction, (fork, range), &found, &header)
-        {
-            return Ok(Tried::Done(Outcome::Refused(refusal)));
+        if let Some(key) = guarded_key(transaction) {
+            let (header, found) = self.learn_keys(object, name, known, std::slice::from_ref(key)).await?;
+            let found = found.into_iter().next().flatten();
+            return match key_refusal(transaction, &header, found.as_ref()) {
+                Some(refusal) => refused(refusal),
+                None => Ok(otherwise),
+            };
         }
-        Ok(Tried::TakesCall)
+        // What it reads is read anew in any case.
+        Ok(if transaction.reads.is_empty() { Tried::TakesCall } else { otherwise })
     }
 
     /// Makes an object of which there is no trace, if the transaction has a native form for that. Returns `None` if it takes a
@@ -571,5 +646,83 @@ impl Inner {
             }
             _ => Err(failed(code, Attempt::Write, &self.location, object)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_object::Check;
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::try_from(name).unwrap()
+    }
+
+    fn known(header: &Header) -> ObjectCache {
+        let mut known = ObjectCache::default();
+        known.saw_header(header);
+        known
+    }
+
+    #[test]
+    fn guards_of_one_key_are_judged_in_their_order() {
+        let header = Header { exists: true, version: 9, ..Header::default() };
+        let found = Versioned { value: "blue".into(), version: 4 };
+        let check = |value: &'static str| Guard::Key { key: key("k"), check: Check::Equal(value.into()) };
+        let version = |version| Guard::KeyVersion { key: key("k"), version };
+        let guarded = |guards: &[Guard]| Transaction { guards: guards.to_vec(), ..Transaction::new() };
+        let refused = |transaction: &Transaction, found: Option<&Versioned>| {
+            key_refusal(transaction, &header, found).map(|refusal| (refusal.guard, refusal.found))
+        };
+        let both = guarded(&[Guard::Exists, check("blue"), version(4)]);
+        assert_eq!(guarded_key(&both), Some(&key("k")));
+        assert_eq!(refused(&both, Some(&found)), None);
+        assert_eq!(refused(&both, None), Some((1, Found::Value(None))));
+        let later = Versioned { version: 5, ..found.clone() };
+        assert_eq!(refused(&both, Some(&later)), Some((2, Found::KeyVersion(5))));
+        let red = guarded(&[check("red"), version(0)]);
+        assert_eq!(refused(&red, Some(&found)), Some((0, Found::Value(Some("blue".into())))));
+        // What is about more than one key, or about anything else, is left to the class.
+        let other = Guard::KeyVersion { key: key("other"), version: 1 };
+        assert_eq!(guarded_key(&guarded(&[version(4), other])), None);
+        assert_eq!(guarded_key(&guarded(&[version(4), Guard::Version { version: 9 }])), None);
+        let mut cache = known(&header);
+        assert!(!fails_by_key(&red, &cache), "nothing is known of the key");
+        cache.saw_key(&header, &key("k"), Some(&found));
+        assert!(fails_by_key(&red, &cache) && !fails_by_key(&both, &cache));
+    }
+
+    #[test]
+    fn keys_are_looked_for_only_where_a_write_can_be_native_then() {
+        let header = Header { exists: true, version: 9, ..Header::default() };
+        let set = |name| WriteOp::SetKey { key: key(name), value: "value".into() };
+        let exchange =
+            Transaction::new().read(ReadOp::Key { key: key("b") }).change(set("a")).change(set("b"));
+        let mut cache = known(&header);
+        assert_eq!(unknown_keys(&exchange, &cache), Some(vec![key("a"), key("b")]));
+        cache.saw_key(&header, &key("a"), None);
+        assert_eq!(unknown_keys(&exchange, &cache), Some(vec![key("b")]));
+        cache.saw_key(&header, &key("b"), None);
+        assert_eq!(unknown_keys(&exchange, &cache), None);
+        assert!(plan(&exchange, &cache, [1; 16]).is_some());
+        // The header alone may be wanted.
+        assert_eq!(
+            unknown_keys(&Transaction::new().read(ReadOp::Stat).change(WriteOp::Create), &known(&header)),
+            None
+        );
+        let nothing = ObjectCache::default();
+        let stat = Transaction::new().read(ReadOp::Stat).change(WriteOp::Create);
+        assert_eq!(unknown_keys(&stat, &nothing), Some(Vec::new()));
+        assert_eq!(unknown_keys(&Transaction::new().change(set("a")), &nothing), None, "a call is as good");
+        assert_eq!(unknown_keys(&exchange.clone().change(WriteOp::Remove), &nothing), None);
+        // A guard over all of a fork takes a call that goes through its extents, unless nothing in it can be newer.
+        let guarded =
+            |version| Transaction::new().if_version(Fork::DEFAULT, ByteRange::ALL, version).change(set("a"));
+        let cache = known(&header);
+        assert_eq!(unknown_keys(&guarded(9), &cache), Some(vec![key("a")]));
+        assert_eq!(unknown_keys(&guarded(8), &cache), None);
+        assert_eq!(bounds_found(&guarded(8)), [(Fork::DEFAULT, 8)]);
+        assert!(bounds_found(&guarded(8).write(Fork::DEFAULT, 0, "bytes")).is_empty());
     }
 }
