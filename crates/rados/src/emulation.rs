@@ -40,6 +40,8 @@ struct Emulated {
     routines: Mutex<HashMap<Routine, Arc<Catalogue>>>,
     /// True if writes are native where they can be.
     native: bool,
+    /// The knowledge of objects that native writes were last planned by.
+    known: Mutex<HashMap<ObjectId, ObjectCache>>,
     tokens: AtomicU64,
     /// The writes that were native, and those that were calls.
     natives: AtomicU64,
@@ -62,6 +64,7 @@ impl Emulated {
             runtime: Runtime::new(1),
             routines: Mutex::default(),
             native,
+            known: Mutex::default(),
             tokens: AtomicU64::new(1),
             natives: AtomicU64::new(0),
             calls: AtomicU64::new(0),
@@ -156,9 +159,14 @@ impl Emulated {
         }
     }
 
-    /// Returns the knowledge of everything that a transaction names, as reads of it would have given it.
-    fn knowledge(&self, object: &ObjectId, header: &Header, transaction: &Transaction) -> ObjectCache {
-        let mut known = ObjectCache::default();
+    /// Adds everything that a transaction names to the knowledge of an object, as reads of it would.
+    fn learn(
+        &self,
+        mut known: ObjectCache,
+        object: &ObjectId,
+        header: &Header,
+        transaction: &Transaction,
+    ) -> ObjectCache {
         known.saw_header(header);
         let (forks, keys) = named(transaction);
         for fork in &forks {
@@ -189,7 +197,8 @@ impl Emulated {
         let (mut known, write) = match &before {
             None => (ObjectCache::default(), write::plan_first(transaction, self.token())?),
             Some(header) => {
-                let known = self.knowledge(object, header, transaction);
+                let kept = self.known.lock().remove(object).unwrap_or_default();
+                let known = self.learn(kept, object, header, transaction);
                 let write = write::plan(transaction, &known, self.token())?;
                 (known, write)
             }
@@ -201,7 +210,7 @@ impl Emulated {
         }
         // What the client takes the object to be from now on is what it is.
         assert_eq!(self.header(object), Some(write.after));
-        let found = self.knowledge(object, &write.after, transaction);
+        let found = self.learn(ObjectCache::default(), object, &write.after, transaction);
         let (forks, keys) = named(transaction);
         for fork in forks.iter().filter(|fork| known.fork(fork).is_some()) {
             assert_eq!(known.fork(fork), found.fork(fork));
@@ -212,6 +221,7 @@ impl Emulated {
         for key in keys.iter().filter(|key| known.key(key).is_some()) {
             assert_eq!(known.key(key), found.key(key));
         }
+        self.known.lock().insert(object.clone(), known);
         self.natives.fetch_add(1, Ordering::Relaxed);
         let existed = write.before.is_some();
         Some(Outcome::Done(Done { version: write.after.version, existed, answers: write.answers }))
