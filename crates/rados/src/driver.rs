@@ -19,9 +19,15 @@ impl Driver {
         let failed = |error: std::io::Error| {
             StoreError::new(ErrorKind::Io, format!("cannot start a thread for librados: {error}"))
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
         let (sender, mut queue) = mpsc::unbounded_channel::<Work<()>>();
+        let (told, made) = std::sync::mpsc::channel();
         let run = move || {
+            // It is made and dropped here, because neither may happen in the midst of a caller's own runtime.
+            let runtime = match tokio::runtime::Builder::new_current_thread().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(told.send(Err(error))),
+            };
+            told.send(Ok(())).ok();
             runtime.block_on(async move {
                 while let Some(work) = queue.recv().await {
                     tokio::spawn(work);
@@ -30,6 +36,7 @@ impl Driver {
         };
         let thread = std::thread::Builder::new().name("nacre-rados".to_owned());
         thread.spawn(run).map_err(failed)?;
+        made.recv().unwrap_or_else(|_| Err(std::io::Error::other("it died"))).map_err(failed)?;
         Ok(Self(sender))
     }
 
