@@ -43,6 +43,8 @@ pub(crate) struct ObjectCache {
     vacancies: HashMap<Fork, BTreeMap<u64, u64>>,
     /// The number of extents and vacant ranges.
     extent_count: usize,
+    /// True if there may be more of them than are kept of objects in general.
+    roomy: bool,
     /// The records of the forks that extents are known of.
     forks: HashMap<Fork, ForkRecord>,
     /// Keys with their values and versions, or of which it is known that there is none.
@@ -132,6 +134,18 @@ impl Drop for WriteUnderWay<'_> {
 }
 
 impl ObjectCache {
+    /// The maximum number of extents that knowledge for one write has room for.
+    pub(crate) const ROOM: usize = 64 << 10;
+
+    /// Creates knowledge for one write, which is not kept.
+    pub(crate) fn roomy() -> Self {
+        Self { roomy: true, ..Self::default() }
+    }
+
+    fn extents_max(&self) -> usize {
+        if self.roomy { 2 * Self::ROOM + 1 } else { EXTENTS_MAX }
+    }
+
     /// Returns the header, unless it is about to change in a way that cannot be foretold.
     pub(crate) fn header(&self) -> Option<&Header> {
         self.header.as_ref().filter(|_| self.calls == 0)
@@ -302,7 +316,7 @@ impl ObjectCache {
             return;
         }
         // So many at once are not worth keeping: they would only be forgotten again and again.
-        if 2 * extents.len() + 1 > EXTENTS_MAX {
+        if 2 * extents.len() + 1 > self.extents_max() {
             return;
         }
         self.make_room(2 * extents.len() + 1);
@@ -339,24 +353,19 @@ impl ObjectCache {
         self.put_key(key, value);
     }
 
+    /// Takes in that a native write replaces an extent by others.
+    pub(crate) fn foretell_gone(&mut self, fork: &Fork, extent: &Placed) {
+        let Some(extents) = self.extents.get_mut(fork) else { return };
+        self.extent_count -= usize::from(extents.remove(&extent.start).is_some());
+    }
+
     /// Takes in an extent that a native write makes, and the record of the fork if that changes.
     pub(crate) fn foretell(&mut self, fork: &Fork, extent: Placed, record: Option<ForkRecord>) {
         self.make_room(3);
         if let Some(record) = record {
             self.forks.insert(fork.clone(), record);
         }
-        let vacancies = self.vacancies.get_mut(fork);
-        let found = vacancies.as_ref().and_then(|all| all.range(..=extent.start).next_back());
-        if let Some((start, end)) = found.map(|(start, end)| (*start, *end))
-            && extent.end <= end
-            && let Some(vacancies) = vacancies
-        {
-            // Splitting one makes at most one more.
-            vacancies.remove(&start);
-            self.extent_count -= 1;
-            self.put_vacant(fork, start, extent.start);
-            self.put_vacant(fork, extent.end, end);
-        }
+        self.cut_vacant(fork, extent.start, extent.end);
         self.put(fork, extent);
     }
 
@@ -416,7 +425,7 @@ impl ObjectCache {
 
     /// Forgets what is known of the content where there is no room for more.
     fn make_room(&mut self, count: usize) {
-        if self.extent_count + count > EXTENTS_MAX {
+        if self.extent_count + count > self.extents_max() {
             self.forget_content();
         }
     }
@@ -427,6 +436,23 @@ impl ObjectCache {
             None => self.extents.entry(fork.clone()).or_default(),
         };
         self.extent_count += usize::from(extents.insert(extent.start, extent).is_none());
+    }
+
+    /// Takes a range out of those that are vacant.
+    fn cut_vacant(&mut self, fork: &Fork, start: u64, end: u64) {
+        let Some(vacancies) = self.vacancies.get_mut(fork) else { return };
+        let before = vacancies.range(..end).rev().map(|(start, end)| (*start, *end));
+        let hit: Vec<(u64, u64)> = before.take_while(|(_, until)| *until > start).collect();
+        for (from, until) in &hit {
+            vacancies.remove(from);
+            for (from, until) in [(*from, start.min(*until)), (end.max(*from), *until)] {
+                if from < until {
+                    vacancies.insert(from, until);
+                    self.extent_count += 1;
+                }
+            }
+        }
+        self.extent_count -= hit.len();
     }
 
     /// Takes in a vacant range, which may share bytes with others.

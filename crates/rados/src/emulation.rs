@@ -247,7 +247,9 @@ impl Emulated {
                         transaction.change(WriteOp::SetKey { key: name(key), value: value.clone() })
                     })
                 }
-                WriteStep::RemoveOmap(key) => transaction.change(WriteOp::RemoveKey { key: name(key) }),
+                WriteStep::RemoveOmaps(keys) => keys.iter().fold(transaction, |transaction, key| {
+                    transaction.change(WriteOp::RemoveKey { key: name(key) })
+                }),
                 WriteStep::SetXattr(attribute, value) => {
                     let (name, value) = (name(attribute.to_bytes()), copied(value));
                     transaction.change(WriteOp::SetAttribute { name, value })

@@ -31,22 +31,33 @@ fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
     (!data.is_empty()).then_some((fork, *offset, data))
 }
 
-/// Returns the fork of a transaction that does nothing but write extents of it, with the range that they lie in, and the number
-/// of their bytes.
-fn only_extents(transaction: &Transaction) -> Option<(&Fork, ByteRange, usize)> {
+/// Returns the fork of a transaction that does nothing but write extents of it, with the range that they lie in, the number of
+/// their bytes, and theirs.
+fn only_extents(transaction: &Transaction) -> Option<(&Fork, ByteRange, usize, usize)> {
     let ([], [WriteOp::Extents { fork, extents }]) = (&transaction.reads[..], &transaction.writes[..]) else {
         return None;
     };
     let start = extents.iter().map(|(offset, _)| *offset).min()?;
     let end = extents.iter().map(|(offset, data)| offset + data.len() as u64).max()?;
     let bytes = extents.iter().map(|(_, data)| data.len()).sum();
-    (start < end).then_some((fork, ByteRange::from(start..end), bytes))
+    (start < end).then_some((fork, ByteRange::from(start..end), bytes, extents.len()))
+}
+
+/// Returns the fork of a transaction that does nothing but write so many extents of it that the index in their range is worth
+/// being read for it, with that range, and the maximum number of entries for which it is.
+pub(crate) fn large_write(transaction: &Transaction) -> Option<(&Fork, ByteRange, usize)> {
+    let (fork, range, _, pieces) = only_extents(transaction)?;
+    (pieces >= LARGE_PIECES_MIN).then_some((fork, range, ENTRIES_PER_PIECE_MAX * pieces))
 }
 
 /// The number of bytes from which on it is worth a read to find out whether a write can be native; the next constant is the
 /// number of pieces.
 const LOOK_BYTES_MIN: usize = 64 << 10;
 const LOOK_PIECES_MIN: usize = 64;
+/// The number of pieces from which on all of the index in their range is read; the next constant is the maximum number of entries
+/// that are read for each.
+const LARGE_PIECES_MIN: usize = 512;
+const ENTRIES_PER_PIECE_MAX: usize = 8;
 
 /// The fork of a write that would be native if only it were known that nothing stands where it goes, and the offsets of the
 /// regions that have to be known for that.
@@ -57,14 +68,9 @@ pub(crate) struct Unknown<'a> {
 
 /// Returns what is to be found out before a transaction can be a native write, if that is worth a read.
 pub(crate) fn unknown<'a>(transaction: &'a Transaction, known: &ObjectCache) -> Option<Unknown<'a>> {
-    let (fork, range, bytes) = only_extents(transaction)?;
-    let pieces = transaction.writes.iter().map(|write| match write {
-        WriteOp::Extents { extents, .. } => extents.len(),
-        _ => 0,
-    });
-    let is_large = bytes >= LOOK_BYTES_MIN || pieces.sum::<usize>() >= LOOK_PIECES_MIN;
-    let is_open = known.is_settled() && !known.is_missing() && known.extent(fork, range.offset).is_none();
-    if !is_large || !is_open {
+    let (fork, range, bytes, pieces) = only_extents(transaction)?;
+    let is_large = bytes >= LOOK_BYTES_MIN || pieces >= LOOK_PIECES_MIN;
+    if !is_large || !known.is_settled() || known.is_missing() {
         return None;
     }
     let mut ranges = vec![range];

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::cache::ObjectCache;
 use crate::error::{Attempt, errno, failed, newer, pool_gone};
 use crate::fences;
-use crate::name::{extent_key, extent_prefix, keyed};
+use crate::name::{behind, extent_key, extent_prefix, keyed};
 use crate::native::{self, HEADER, Segment};
 use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_key, decode_value};
 use crate::reply::{self, corrupt};
@@ -304,6 +304,73 @@ impl Inner {
             known.lock().saw(&header, fork, &record, seen, &entries);
         }
         Ok(())
+    }
+
+    /// Reads all extents that share a byte with a range, page by page, as they are in one state of the object. Returns knowledge
+    /// of its own, which has room for them; `None` if the object is not there or was changed meanwhile, or if there are more than
+    /// `most`.
+    pub(crate) async fn learn_whole(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        fork: &Fork,
+        range: ByteRange,
+        most: usize,
+    ) -> Result<Option<ObjectCache>, StoreError> {
+        const PAGE: u64 = 1024;
+        let most = most.min(ObjectCache::ROOM);
+        let fork_key = keyed(Some(b'f'), fork.as_bytes());
+        let completed = self.pool.read(name, &[ReadStep::Xattrs, ReadStep::OmapKey(&fork_key)], 0).await;
+        let (header, mut answers) = self.header(object, completed)?;
+        if !header.exists {
+            return Ok(None);
+        }
+        let pairs = answers.pop().map(|answer| answer.into_pairs().0).unwrap_or_default();
+        let record = match pairs.first() {
+            None => ForkRecord::none(&fork_key),
+            Some((key, value)) => {
+                ForkRecord::decode(key, value).ok_or_else(|| self.context(corrupt(key), object))?
+            }
+        };
+        let compared = header.encode();
+        // Keys hold no zero byte: the conversions cannot fail.
+        let prefix = CString::new(extent_prefix(&record.stem)).unwrap_or_default();
+        let mut after = CString::new(extent_key(&record.stem, range.offset)).unwrap_or_default();
+        let mut extents: Vec<Placed> = Vec::new();
+        loop {
+            let page = ReadStep::OmapAfter { after: &after, prefix: &prefix, limit: PAGE };
+            let completed = self.pool.read(name, &[ReadStep::IfXattr(HEADER, &compared), page], 0).await;
+            if matches!(-completed.code, errno::ECANCELED | errno::ENOENT) {
+                return Ok(None);
+            }
+            if completed.code < 0 {
+                return Err(failed(completed.code, Attempt::Read, &self.location, object));
+            }
+            let page = completed.answers.into_iter().nth(1).map(|answer| answer.into_pairs());
+            let (pairs, more) = page.unwrap_or_default();
+            for (key, value) in &pairs {
+                let mut extent = Placed::decode(key, value, &header)
+                    .filter(|extent| extent.start >= extents.last().map_or(0, |last| last.end))
+                    .ok_or_else(|| self.context(corrupt(key), object))?;
+                extent.version = extent.version.max(record.base);
+                extents.push(extent);
+            }
+            let is_over = !more || extents.last().is_none_or(|last| last.end >= range.end());
+            if is_over || pairs.is_empty() {
+                break;
+            }
+            if extents.len() > most {
+                return Ok(None);
+            }
+            after = pairs.last().map(|(key, _)| behind(key)).unwrap_or_default();
+        }
+        extents.retain(|extent| extent.start < range.end());
+        if extents.len() > ObjectCache::ROOM {
+            return Ok(None);
+        }
+        let mut whole = ObjectCache::roomy();
+        whole.saw(&header, fork, &record, range, &extents);
+        Ok(Some(whole))
     }
 
     /// Reads a range of which everything but the bytes is known. Returns `None` if the object is not as it was known to

@@ -38,7 +38,7 @@ use crate::write;
 
 /// The number of bytes by which a compaction in the background must make an object shorter; the next constant is that
 /// for a compaction for a write that did not fit into the object.
-const COMPACTION_BYTES_MIN: u32 = 64 << 10;
+pub(crate) const COMPACTION_BYTES_MIN: u32 = 64 << 10;
 pub(crate) const NEEDED_COMPACTION_BYTES_MIN: u32 = 4 << 10;
 /// The maximum number of extents that one sweep takes out of an index.
 const SWEPT_EXTENTS_MAX: u32 = 16 << 10;

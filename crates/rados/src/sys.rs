@@ -527,6 +527,8 @@ pub(crate) enum WriteStep<'a> {
     IfOmapEqual(&'a [u8], &'a [u8]),
     /// Removes a key of the omap, if it is there.
     RemoveOmap(&'a [u8]),
+    /// Removes keys of the omap, as far as they are there.
+    RemoveOmaps(&'a [Vec<u8>]),
     /// Removes all keys of the omap.
     ClearOmap,
     /// Removes the object.
@@ -586,6 +588,11 @@ impl WriteStep<'_> {
                 WriteStep::RemoveOmap(key) => {
                     let (keys, key_len) = (key.as_ptr().cast(), key.len());
                     (library.rados_write_op_omap_rm_keys2)(op, &keys, &key_len, 1);
+                }
+                WriteStep::RemoveOmaps(keys) => {
+                    let lens: Vec<usize> = keys.iter().map(Vec::len).collect();
+                    let keys: Vec<*const c_char> = keys.iter().map(|key| key.as_ptr().cast()).collect();
+                    (library.rados_write_op_omap_rm_keys2)(op, keys.as_ptr(), lens.as_ptr(), keys.len());
                 }
                 WriteStep::ClearOmap => (library.rados_write_op_omap_clear)(op),
                 WriteStep::Remove => (library.rados_write_op_remove)(op),

@@ -1,7 +1,7 @@
 //! Writes that RADOS can do by itself, as one operation of a few steps and without an interpreter.
 //!
 //! A write is native where this client knows all that it depends on: the header, the keys that it sets or that its guards and
-//! reads name, and what stands where its bytes go, which is exactly one extent for each piece, or nothing. The first step
+//! reads name, and the extents that stand where its bytes go. The first step
 //! compares the whole header, which holds the token of the change that wrote it: so the object is in the very state that the
 //! write was planned for, which settles guards and reads alike. If it is not, nothing is changed.
 //!
@@ -10,7 +10,7 @@
 //!
 //! What a native write leaves is what `extent.lua` would leave: the same header, entries and places.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::CStr;
 
 use bytes::{Bytes, BytesMut};
@@ -28,7 +28,7 @@ use crate::native::{self, HEADER};
 use crate::record::{Author, Changed, ForkRecord, Header, Placed, Token, encode_attribute, encode_key};
 use crate::reply;
 use crate::request::ordered;
-use crate::store::Inner;
+use crate::store::{COMPACTION_BYTES_MIN, Inner};
 use crate::sys::{Operation, Pool, WriteStep, flag};
 
 /// The maximum number of places of the byte stream that a native write writes at.
@@ -70,8 +70,32 @@ struct ForkWrite {
     record: ForkRecord,
     /// True if the record is not the one that stands there.
     changed: bool,
-    /// The extents that the write leaves, in ascending order.
-    extents: Vec<Placed>,
+    /// The extents that the write makes, and the rests of those that it cuts, in ascending order.
+    set: Vec<Placed>,
+    /// The extents that it cuts or replaces, as they stood.
+    gone: Vec<Placed>,
+}
+
+/// Takes a range out of extents, which keep what lies before and after it; `live` is the number of bytes that extents refer to.
+fn cut(extents: &mut BTreeMap<u64, Placed>, range: ByteRange, live: &mut u32) -> Option<()> {
+    let before = extents.range(..range.end()).rev().map(|(_, extent)| *extent);
+    let hit: Vec<Placed> = before.take_while(|extent| extent.end > range.offset).collect();
+    for extent in hit {
+        let (start, end) = (extent.start.max(range.offset), extent.end.min(range.end()));
+        extents.remove(&extent.start);
+        if extent.start < start {
+            extents.insert(extent.start, Placed { end: start, ..extent });
+        }
+        let mut rest = Placed { start: end, ..extent };
+        if extent.kind == ExtentKind::Data {
+            *live = live.checked_sub(u32::try_from(end - start).ok()?)?;
+            rest.place = extent.place.checked_add(u32::try_from(end - extent.start).ok()?)?;
+        }
+        if end < extent.end {
+            extents.insert(end, rest);
+        }
+    }
+    Some(())
 }
 
 /// Bytes that lie side by side in the byte stream.
@@ -116,11 +140,10 @@ impl NativeWrite {
         pieces: &[(u64, Bytes)],
     ) -> Option<()> {
         // A second write of a fork would have to know what the first one leaves; and one of nothing makes the fork.
-        if pieces.is_empty() || self.forks.iter().any(|write| write.fork == *fork) {
+        if self.forks.iter().any(|write| write.fork == *fork) {
             return None;
         }
-        let mut write = ForkWrite { fork: fork.clone(), record, changed: false, extents: Vec::new() };
-        let mut rest = pieces;
+        let (mut layers, mut rest) = (Vec::new(), pieces);
         while let Some((start, _)) = rest.first() {
             // Pieces that touch are one extent, as the class makes it.
             let (start, mut end, mut count) = (*start, *start, 0);
@@ -129,25 +152,42 @@ impl NativeWrite {
                 count += 1;
             }
             let (parts, others) = rest.split_at(count);
+            layers.push((ByteRange::from(start..end), parts));
             rest = others;
-            let range = ByteRange::from(start..end);
-            let place = match known.and_then(|known| known.extent(fork, start)) {
-                Some(extent) if extent.kind == ExtentKind::Data && extent.range() == range => {
-                    u64::from(extent.place)
-                }
-                Some(_) => return None,
-                None if known.is_none_or(|known| known.is_vacant(fork, range)) => self.place(range.len)?,
-                None => return None,
+        }
+        let size = layers.last()?.0.end();
+        let mut stood: BTreeMap<u64, Placed> = BTreeMap::new();
+        if let Some(known) = known {
+            for (range, _) in &layers {
+                stood.extend(known.covering(fork, *range)?.into_iter().map(|extent| (extent.start, extent)));
+            }
+        }
+        let mut stands = stood.clone();
+        for (range, parts) in layers {
+            // Within one extent, the bytes are overwritten where they are.
+            let around = stood.range(..=range.offset).next_back().map(|(_, extent)| *extent);
+            let around = around.filter(|extent| extent.kind == ExtentKind::Data && range.end() <= extent.end);
+            let place = match around {
+                Some(extent) => u64::from(extent.place) + (range.offset - extent.start),
+                None => self.place(range.len)?,
             };
             self.add_run(place, range.len, parts.iter().map(|(_, data)| data.clone()))?;
+            cut(&mut stands, range, &mut self.after.live)?;
+            self.after.live = self.after.live.checked_add(u32::try_from(range.len).ok()?)?;
             let (version, kind) = (self.after.version, ExtentKind::Data);
-            write.extents.push(Placed { start, end, version, kind, place: place as u32 });
+            let extent = Placed { start: range.offset, end: range.end(), version, kind, place: place as u32 };
+            stands.insert(range.offset, extent);
         }
-        let (before, end) = (write.record.size, write.extents.last()?.end);
-        if before.is_none_or(|before| before < end) {
+        let set =
+            stands.values().filter(|extent| stood.get(&extent.start) != Some(*extent)).copied().collect();
+        let gone =
+            stood.values().filter(|extent| stands.get(&extent.start) != Some(*extent)).copied().collect();
+        let mut write = ForkWrite { fork: fork.clone(), record, changed: false, set, gone };
+        let before = write.record.size;
+        if before.is_none_or(|before| before < size) {
             self.after.forks = self.after.forks.checked_add(u32::from(before.is_none()))?;
-            self.after.lengthen(before.unwrap_or(0), end);
-            (write.record.size, write.changed) = (Some(end), true);
+            self.after.lengthen(before.unwrap_or(0), size);
+            (write.record.size, write.changed) = (Some(size), true);
         }
         self.forks.push(write);
         Some(())
@@ -158,7 +198,6 @@ impl NativeWrite {
         let tail = u64::from(self.after.tail);
         let place = if len >= ALIGNED_BYTES { tail.next_multiple_of(ALIGNED_BYTES) } else { tail };
         let end = place.checked_add(len).filter(|end| *end < PLACES_END)?;
-        self.after.live = self.after.live.checked_add(len as u32)?;
         self.after.tail = end as u32;
         Some(place)
     }
@@ -197,18 +236,21 @@ impl NativeWrite {
     /// Passes the steps of the operation on.
     pub(crate) fn with_steps<T>(&self, run: impl FnOnce(&[WriteStep<'_>]) -> T) -> T {
         let (before, after) = (self.before.map(|header| header.encode()), self.after.encode());
-        let mut entries: Vec<(Vec<u8>, Bytes)> = Vec::new();
+        let (mut entries, mut removed): (Vec<(Vec<u8>, Bytes)>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
         for write in &self.forks {
+            // The key of an extent is its end, which another one may have by now.
+            let ends: HashSet<u64> = write.set.iter().map(|extent| extent.end).collect();
+            let gone = write.gone.iter().filter(|extent| !ends.contains(&extent.end));
+            removed.extend(gone.map(|extent| extent_key(&write.record.stem, extent.end)));
             let entry = |extent: &Placed| {
                 let key = extent_key(&write.record.stem, extent.end);
                 (key, Bytes::copy_from_slice(&extent.encode()))
             };
-            entries.extend(write.extents.iter().map(entry));
+            entries.extend(write.set.iter().map(entry));
             if write.changed {
                 entries.push((keyed(Some(b'f'), write.fork.as_bytes()), write.record.encode().into()));
             }
         }
-        let mut removed: Vec<Vec<u8>> = Vec::new();
         for (key, value) in &self.keys {
             let key = keyed(Some(b'k'), key.as_bytes());
             match value {
@@ -228,7 +270,9 @@ impl NativeWrite {
         if !entries.is_empty() {
             steps.push(WriteStep::SetOmaps(&entries));
         }
-        steps.extend(removed.iter().map(|key| WriteStep::RemoveOmap(key)));
+        if !removed.is_empty() {
+            steps.push(WriteStep::RemoveOmaps(&removed));
+        }
         steps.push(WriteStep::SetXattr(HEADER, &after));
         run(&steps)
     }
@@ -237,13 +281,14 @@ impl NativeWrite {
     pub(crate) fn foretell(&self, known: &mut ObjectCache) {
         known.foretell_header(self.after);
         self.forks.iter().for_each(|write| known.foretell_bound(&write.fork));
-        let count: usize = self.forks.iter().map(|write| write.extents.len()).sum();
+        let count: usize = self.forks.iter().map(|write| write.set.len()).sum();
         if count > FORETOLD_MAX {
             known.forget_content();
         } else {
             for write in &self.forks {
                 let mut record = write.changed.then(|| write.record.clone());
-                for extent in &write.extents {
+                write.gone.iter().for_each(|extent| known.foretell_gone(&write.fork, extent));
+                for extent in &write.set {
                     known.foretell(&write.fork, *extent, record.take());
                 }
             }
@@ -257,7 +302,7 @@ impl NativeWrite {
     pub(crate) fn made(&self, known: &mut ObjectCache) {
         known.saw_header(&self.after);
         for write in &self.forks {
-            known.saw(&self.after, &write.fork, &write.record, ByteRange::ALL, &write.extents);
+            known.saw(&self.after, &write.fork, &write.record, ByteRange::ALL, &write.set);
         }
         for (key, value) in &self.keys {
             known.saw_key(&self.after, key, value.as_ref());
@@ -556,16 +601,14 @@ impl Inner {
             };
             return match fails {
                 true => self.judge_anew(object, name, known, transaction, Tried::TakesCall).await,
-                false => Ok(Tried::TakesCall),
+                false => self.write_largely(object, name, known, transaction).await,
             };
         };
         let under_way = WriteUnderWay::begin(known);
         let code = operation.await.code;
         drop(under_way);
         if code >= 0 {
-            let NativeWrite { before, after, answers, .. } = write;
-            let done = Done { version: after.version, existed: before.is_some(), answers };
-            return Ok(Tried::Done(Outcome::Done(done)));
+            return Ok(self.written(name, known, write));
         }
         {
             let mut known = known.lock();
@@ -583,6 +626,66 @@ impl Inner {
         // Somebody else wrote the object. If it was what the guards are about, what stands there now is wanted; if not, it is known
         // by then, and the write tried again.
         self.judge_anew(object, name, known, transaction, Tried::Changed).await
+    }
+
+    /// Returns the outcome of a native write that has taken place, and has the object compacted if that is due.
+    fn written(&self, name: &CStr, known: &Mutex<ObjectCache>, write: NativeWrite) -> Tried {
+        let NativeWrite { before, after, answers, .. } = write;
+        let changed = Changed::from(&after);
+        if changed.wants_compaction() && known.lock().is_compaction_due(changed.tail) {
+            // Nobody waits for it, and where it fails a later write asks again.
+            drop(self.compact(name, COMPACTION_BYTES_MIN));
+        }
+        Tried::Done(Outcome::Done(Done { version: after.version, existed: before.is_some(), answers }))
+    }
+
+    /// Tries to apply a write of many pieces, of which too little is known or kept, as a native write: reads all extents that it
+    /// has to do with first. A call would go through them in the OSD, where others wait for it.
+    async fn write_largely(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Tried, StoreError> {
+        let is_open = {
+            let known = known.lock();
+            known.is_settled() && !known.is_missing() && !known.is_written()
+        };
+        let Some((fork, range, most)) = native::large_write(transaction).filter(|_| is_open) else {
+            return Ok(Tried::TakesCall);
+        };
+        let Some(whole) = self.learn_whole(object, name, fork, range, most).await? else {
+            return Ok(Tried::TakesCall);
+        };
+        let planned = {
+            let mut known = known.lock();
+            let planned = plan(transaction, &whole, self.token()).filter(|write| {
+                // Where this client has written since, the write would fail.
+                known.is_settled() && write.before.is_some_and(|before| known.saw_header(&before))
+            });
+            planned.map(|write| {
+                let operation = write.send(&self.pool, name);
+                write.foretell(&mut known);
+                (write, operation, known.generation)
+            })
+        };
+        let Some((write, operation, generation)) = planned else { return Ok(Tried::TakesCall) };
+        let under_way = WriteUnderWay::begin(known);
+        let code = operation.await.code;
+        drop(under_way);
+        if code >= 0 {
+            return Ok(self.written(name, known, write));
+        }
+        let mut known = known.lock();
+        if known.generation == generation {
+            known.restart(None);
+        }
+        drop(known);
+        match -code {
+            errno::ECANCELED | errno::ENOENT | errno::EFBIG => Ok(Tried::TakesCall),
+            _ => Err(failed(code, Attempt::Write, &self.location, object)),
+        }
     }
 
     /// Reads what the guards of a transaction are about, if that is one region or one key, and judges them by that. Returns

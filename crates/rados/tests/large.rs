@@ -79,7 +79,8 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
     let cluster = Cluster::shared();
     let seed: u64 = rand::random();
     println!("seed {seed}");
-    let (store, mut random) = (cluster.open("spread"), StdRng::seed_from_u64(seed));
+    let uri = cluster.uri("spread");
+    let (store, mut random) = (open(&uri), StdRng::seed_from_u64(seed));
     const EXTENTS: u64 = 1500;
     let mut model = vec![0_u8; (EXTENTS * 20) as usize];
     let mut extents = Vec::new();
@@ -91,9 +92,9 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
     let write = |extents| Transaction::new().change(WriteOp::Extents { fork: Fork::DEFAULT, extents });
     block_on(store.apply(&id("a"), write(extents))).unwrap();
     for round in 0..30_u8 {
-        // Far apart, close together, in any order, and two writes of one transaction that meet.
+        // Far apart, close together, in any order, and two writes of one transaction that meet, which takes a call.
         let mut transaction = Transaction::new();
-        for _ in 0..2 {
+        for _ in 0..1 + round % 2 {
             let begin = random.random_range(0..EXTENTS * 20 - 1000);
             let dense = random.random::<bool>();
             let extents: Vec<(u64, Bytes)> = (0..random.random_range(1..60))
@@ -111,6 +112,18 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
         let (data, _) = read(&store, "a", ByteRange::ALL);
         let differs = data.iter().zip(&model).position(|(found, expected)| found != expected);
         assert_eq!(differs, None, "round {round}");
+    }
+    // So many that the client reads the index for them, by one that knows nothing of it and by one that does.
+    for (client, store) in [(40_u8, &open(&uri)), (41, &store), (42, &store)] {
+        let extents: Vec<(u64, Bytes)> = (0..1000)
+            .map(|piece| (piece * 25 + u64::from(client), Bytes::from(vec![client; 1 + piece as usize % 9])))
+            .collect();
+        for (offset, data) in &extents {
+            model[*offset as usize..][..data.len()].copy_from_slice(data);
+        }
+        block_on(store.apply(&id("a"), write(extents))).unwrap();
+        let (data, _) = read(store, "a", ByteRange::ALL);
+        assert!(data == model[..data.len()], "after client {client}");
     }
     assert!(block_on(store.scrub(|_, _| {})).unwrap().findings.is_empty());
 }
