@@ -14,6 +14,7 @@
 
 #![deny(unsafe_code)]
 
+mod attempt;
 mod cache;
 mod compact;
 mod discard;

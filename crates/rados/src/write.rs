@@ -1,9 +1,9 @@
 //! Writes that RADOS can do by itself, as one operation of a few steps and without an interpreter.
 //!
 //! A write is native where this client knows all that it depends on: the header, the keys that it sets or that its guards and
-//! reads name, and the extents that stand where its bytes go. The first step
-//! compares the whole header, which holds the token of the change that wrote it: so the object is in the very state that the
-//! write was planned for, which settles guards and reads alike. If it is not, nothing is changed.
+//! reads name, and the extents that stand where its bytes go. The first step compares the whole header, which holds the token of
+//! the change that wrote it: so the object is in the very state that the write was planned for, which settles guards and reads
+//! alike. If it is not, nothing is changed.
 //!
 //! The first write of an object has no header to compare. It is native where nothing at all is in its place, which RADOS
 //! checks, and where the index of names has a mark of it already, as the class demands of its callers.
@@ -16,19 +16,15 @@ use std::ffi::CStr;
 use bytes::{Bytes, BytesMut};
 use nacre_object::limit::{ATTRIBUTES_MAX, OFFSET_MAX};
 use nacre_object::{
-    Answer, ByteRange, Done, ExtentKind, Fork, Found, Guard, Key, ObjectId, Outcome, ReadOp, Refusal,
-    StoreError, Transaction, Versioned, WriteOp,
+    Answer, ByteRange, ExtentKind, Fork, Found, Guard, Key, ReadOp, Refusal, Transaction, Versioned, WriteOp,
 };
-use parking_lot::Mutex;
 
-use crate::cache::{CallUnderWay, ObjectCache, WriteUnderWay};
-use crate::error::{Attempt, errno, failed};
+use crate::cache::ObjectCache;
 use crate::name::{extent_key, keyed};
-use crate::native::{self, HEADER};
-use crate::record::{Author, Changed, ForkRecord, Header, Placed, Token, encode_attribute, encode_key};
+use crate::native::HEADER;
+use crate::record::{Author, ForkRecord, Header, Placed, Token, encode_attribute, encode_key};
 use crate::reply;
 use crate::request::ordered;
-use crate::store::{COMPACTION_BYTES_MIN, Inner};
 use crate::sys::{Operation, Pool, WriteStep, flag};
 
 /// The maximum number of places of the byte stream that a native write writes at.
@@ -45,8 +41,6 @@ const PLACES_END: u64 = 1 << 31;
 const LOOKS_MAX: usize = 8;
 /// The length from which on a guarded range is likely to have many extents, in bytes.
 const LONG_BYTES: u64 = 1 << 20;
-/// The maximum number of native attempts at a transaction, before it is made by calls.
-const ATTEMPTS_MAX: u32 = 4;
 
 /// A write that RADOS can do by itself.
 pub(crate) struct NativeWrite {
@@ -430,7 +424,7 @@ pub(crate) fn plan_first(transaction: &Transaction, token: Token) -> Option<Nati
 }
 
 /// Returns the only key that guards of a transaction are about, if they are about nothing else but the object's existence.
-fn guarded_key(transaction: &Transaction) -> Option<&Key> {
+pub(crate) fn guarded_key(transaction: &Transaction) -> Option<&Key> {
     let mut only: Option<&Key> = None;
     for guard in &transaction.guards {
         let key = match guard {
@@ -447,7 +441,11 @@ fn guarded_key(transaction: &Transaction) -> Option<&Key> {
 }
 
 /// Judges the guards of a transaction by the key that they are about. Returns `None` if they hold.
-fn key_refusal(transaction: &Transaction, header: &Header, found: Option<&Versioned>) -> Option<Refusal> {
+pub(crate) fn key_refusal(
+    transaction: &Transaction,
+    header: &Header,
+    found: Option<&Versioned>,
+) -> Option<Refusal> {
     transaction.guards.iter().enumerate().find_map(|(index, guard)| {
         let refuse = |found| Some(Refusal { guard: index, found, version: header.version });
         let (value, version) = (found.map(|found| &found.value), found.map_or(0, |found| found.version));
@@ -465,7 +463,7 @@ fn key_refusal(transaction: &Transaction, header: &Header, found: Option<&Versio
 }
 
 /// Returns whether guards of a transaction, all of one key, are known not to hold.
-fn fails_by_key(transaction: &Transaction, known: &ObjectCache) -> bool {
+pub(crate) fn fails_by_key(transaction: &Transaction, known: &ObjectCache) -> bool {
     let header = known.header();
     let found = guarded_key(transaction).and_then(|key| known.key(key));
     found.zip(header).is_some_and(|(found, header)| key_refusal(transaction, header, found).is_some())
@@ -532,224 +530,6 @@ pub(crate) fn bounds_found(transaction: &Transaction) -> Vec<(Fork, u64)> {
         _ => None,
     });
     whole.take(LOOKS_MAX).collect()
-}
-
-/// The result of one attempt at a native write.
-enum Tried {
-    /// It is done, or a guard does not hold.
-    Done(Outcome),
-    /// Somebody else changed the object before it.
-    Changed,
-    /// It is none, or not as far as is known.
-    TakesCall,
-}
-
-impl Inner {
-    /// Applies a transaction as one native write, if it is one as far as is known, and the object is as it was known to
-    /// be; or tells that a guard does not hold. Returns `None` if it takes a call.
-    pub(crate) async fn write_natively(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-    ) -> Result<Option<Outcome>, StoreError> {
-        for _ in 0..ATTEMPTS_MAX {
-            match self.try_natively(object, name, known, transaction).await? {
-                Tried::Done(outcome) => return Ok(Some(outcome)),
-                Tried::TakesCall => return Ok(None),
-                Tried::Changed => {}
-            }
-        }
-        Ok(None)
-    }
-
-    /// Tries once to apply a transaction as one native write.
-    async fn try_natively(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-    ) -> Result<Tried, StoreError> {
-        let wants_fences = native::wants_fences(transaction, &known.lock());
-        if wants_fences {
-            self.learn_fences(object, name, known).await?;
-        }
-        let unknown = native::unknown(transaction, &known.lock());
-        if let Some(native::Unknown { fork, ranges }) = unknown {
-            self.learn_extents(object, name, known, fork, &ranges).await?;
-        }
-        let unknown = unknown_keys(transaction, &known.lock());
-        if let Some(keys) = unknown {
-            self.learn_keys(object, name, known, &keys).await?;
-        }
-        let planned = {
-            // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
-            // order.
-            let mut known = known.lock();
-            plan(transaction, &known, self.token()).map(|write| {
-                let operation = write.send(&self.pool, name);
-                write.foretell(&mut known);
-                (write, operation, known.generation)
-            })
-        };
-        let Some((write, operation, generation)) = planned else {
-            let fails = {
-                let known = known.lock();
-                native::fails_by_region(transaction, &known) || fails_by_key(transaction, &known)
-            };
-            return match fails {
-                true => self.judge_anew(object, name, known, transaction, Tried::TakesCall).await,
-                false => self.write_largely(object, name, known, transaction).await,
-            };
-        };
-        let under_way = WriteUnderWay::begin(known);
-        let code = operation.await.code;
-        drop(under_way);
-        if code >= 0 {
-            return Ok(self.written(name, known, write));
-        }
-        {
-            let mut known = known.lock();
-            if known.generation == generation {
-                known.restart(None);
-            }
-        }
-        // An object that becomes too long may have garbage: a call compacts it.
-        if -code == errno::EFBIG {
-            return Ok(Tried::TakesCall);
-        }
-        if !matches!(-code, errno::ECANCELED | errno::ENOENT) {
-            return Err(failed(code, Attempt::Write, &self.location, object));
-        }
-        // Somebody else wrote the object. If it was what the guards are about, what stands there now is wanted; if not, it is known
-        // by then, and the write tried again.
-        self.judge_anew(object, name, known, transaction, Tried::Changed).await
-    }
-
-    /// Returns the outcome of a native write that has taken place, and has the object compacted if that is due.
-    fn written(&self, name: &CStr, known: &Mutex<ObjectCache>, write: NativeWrite) -> Tried {
-        let NativeWrite { before, after, answers, .. } = write;
-        let changed = Changed::from(&after);
-        if changed.wants_compaction() && known.lock().is_compaction_due(changed.tail) {
-            // Nobody waits for it, and where it fails a later write asks again.
-            drop(self.compact(name, COMPACTION_BYTES_MIN));
-        }
-        Tried::Done(Outcome::Done(Done { version: after.version, existed: before.is_some(), answers }))
-    }
-
-    /// Tries to apply a write of many pieces, of which too little is known or kept, as a native write: reads all extents that it
-    /// has to do with first. A call would go through them in the OSD, where others wait for it.
-    async fn write_largely(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-    ) -> Result<Tried, StoreError> {
-        let is_open = {
-            let known = known.lock();
-            known.is_settled() && !known.is_missing() && !known.is_written()
-        };
-        let Some((fork, range, most)) = native::large_write(transaction).filter(|_| is_open) else {
-            return Ok(Tried::TakesCall);
-        };
-        let Some(whole) = self.learn_whole(object, name, fork, range, most).await? else {
-            return Ok(Tried::TakesCall);
-        };
-        let planned = {
-            let mut known = known.lock();
-            let planned = plan(transaction, &whole, self.token()).filter(|write| {
-                // Where this client has written since, the write would fail.
-                known.is_settled() && write.before.is_some_and(|before| known.saw_header(&before))
-            });
-            planned.map(|write| {
-                let operation = write.send(&self.pool, name);
-                write.foretell(&mut known);
-                (write, operation, known.generation)
-            })
-        };
-        let Some((write, operation, generation)) = planned else { return Ok(Tried::TakesCall) };
-        let under_way = WriteUnderWay::begin(known);
-        let code = operation.await.code;
-        drop(under_way);
-        if code >= 0 {
-            return Ok(self.written(name, known, write));
-        }
-        let mut known = known.lock();
-        if known.generation == generation {
-            known.restart(None);
-        }
-        drop(known);
-        match -code {
-            errno::ECANCELED | errno::ENOENT | errno::EFBIG => Ok(Tried::TakesCall),
-            _ => Err(failed(code, Attempt::Write, &self.location, object)),
-        }
-    }
-
-    /// Reads what the guards of a transaction are about, if that is one region or one key, and judges them by that. Returns
-    /// `otherwise` if they hold.
-    async fn judge_anew(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-        otherwise: Tried,
-    ) -> Result<Tried, StoreError> {
-        let refused = |refusal| Ok(Tried::Done(Outcome::Refused(refusal)));
-        if let Some((fork, range)) = native::guarded_region(transaction) {
-            let Some((found, header)) = self.read_range(object, name, known, fork, range, true).await? else {
-                return Ok(Tried::TakesCall);
-            };
-            return match native::refusal(transaction, (fork, range), &found, &header) {
-                Some(refusal) => refused(refusal),
-                None => Ok(otherwise),
-            };
-        }
-        if let Some(key) = guarded_key(transaction) {
-            let (header, found) = self.learn_keys(object, name, known, std::slice::from_ref(key)).await?;
-            let found = found.into_iter().next().flatten();
-            return match key_refusal(transaction, &header, found.as_ref()) {
-                Some(refusal) => refused(refusal),
-                None => Ok(otherwise),
-            };
-        }
-        // What it reads is read anew in any case.
-        Ok(if transaction.reads.is_empty() { Tried::TakesCall } else { otherwise })
-    }
-
-    /// Makes an object of which there is no trace, if the transaction has a native form for that. Returns `None` if it takes a
-    /// call, because it has none or there is something. The index of names must have a mark of it.
-    pub(crate) async fn make_natively(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-    ) -> Result<Option<Changed>, StoreError> {
-        let token = self.token();
-        let write = plan_first(transaction, token).filter(|_| self.location.native);
-        let Some(write) = write else { return Ok(None) };
-        // As for a call, nothing that this client does meanwhile builds on what it leaves.
-        let under_way = CallUnderWay::begin(known);
-        let code = write.send(&self.pool, name).await.code;
-        under_way.end((code >= 0).then_some(token), Vec::new());
-        if code >= 0 {
-            write.made(&mut known.lock());
-            return Ok(Some(Changed::from(&write.after)));
-        }
-        match -code {
-            // There is something, perhaps what is left of a removed object; or too much of it for an object, which a call tells.
-            errno::EEXIST | errno::EFBIG => Ok(None),
-            errno::ENOENT => {
-                self.pool_is_there(object)?;
-                Ok(None)
-            }
-            _ => Err(failed(code, Attempt::Write, &self.location, object)),
-        }
-    }
 }
 
 #[cfg(test)]
