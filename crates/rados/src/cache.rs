@@ -4,7 +4,8 @@
 //! relies on, and the OSD compares. So knowledge may be stale, evicted or absent; it must not be a mixture.
 //!
 //! Invariants: the extents kept for an object are some of those that it has in the state that the kept header stands
-//! for; they do not overlap within a fork, and no extent of that state shares a byte with a range that is kept as vacant. No two states of an object have the same header, since each change stamps it
+//! for; they do not overlap within a fork, and no extent of that state shares a byte with a range that is kept as vacant. The
+//! keys kept are as they are in that state. No two states of an object have the same header, since each change stamps it
 //! with a token of its own. The header may be ahead of the OSD by native writes that are under way: RADOS applies the
 //! operations of one client on one object in the order they were sent in, so that each finds the header that the one
 //! before it left, or fails as that one did, whatever another client wrote meanwhile.
@@ -13,7 +14,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use nacre_object::{ByteRange, Fences, Fork, ObjectId};
+use bytes::Bytes;
+use nacre_object::{ByteRange, Fences, Fork, Key, ObjectId, Versioned};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::record::{Author, ForkRecord, Header, Placed, Token};
@@ -23,6 +25,14 @@ const SHARDS: usize = 16;
 const OBJECTS_MAX: usize = 1024;
 /// The maximum number of extents and vacant ranges kept per object.
 const EXTENTS_MAX: usize = 4096;
+/// The maximum number of keys kept per object; the constants that follow are the maximum number of bytes of one, name and value,
+/// and of all.
+const KEYS_MAX: usize = 128;
+const KEY_BYTES_MAX: usize = 4 << 10;
+const KEYS_BYTES_MAX: usize = 16 << 10;
+
+/// The maximum number of forks whose bounds are kept per object.
+const BOUNDS_MAX: usize = 64;
 
 /// The knowledge of one object.
 #[derive(Debug, Default)]
@@ -33,27 +43,56 @@ pub(crate) struct ObjectCache {
     vacancies: HashMap<Fork, BTreeMap<u64, u64>>,
     /// The number of extents and vacant ranges.
     extent_count: usize,
+    /// True if there may be more of them than are kept of objects in general.
+    roomy: bool,
     /// The records of the forks that extents are known of.
     forks: HashMap<Fork, ForkRecord>,
+    /// Keys with their values and versions, or of which it is known that there is none.
+    keys: HashMap<Key, Option<Versioned>>,
+    /// The bytes of the names and values of these keys.
+    key_bytes: usize,
+    /// True if a value was too long to be kept: others of the object are then likely to be, too.
+    long_keys: bool,
     /// The fences, if they were read: no native write changes them.
     fences: Option<Fences>,
-    /// The token of the last call that changed the object, if nothing is known of the object since.
-    left: Option<Token>,
+    /// The version that nothing in the object was newer than when its header became known. No native write changes that of forks
+    /// that it does not write, though each makes the object newer.
+    newest: u64,
+    /// The versions that nothing in these forks is newer than, where they differ from that.
+    bounds: HashMap<Fork, u64>,
+    /// The state that the last call left which changed the object, if nothing is known of the object since.
+    left: Option<Left>,
     /// True if the header was last found as it was known to be: no other client seems to write the object.
     pub(crate) steady: bool,
     /// Incremented when knowledge turns out to be wrong, so that only the first of a row of failures discards it.
     pub(crate) generation: u64,
+    /// The number of native writes under way.
+    writes: u32,
     /// The number of calls under way whose effect on the header is not known before they are over.
     calls: u32,
     /// The length of the byte stream when this client last asked for a compaction, in bytes.
     compacted_at: u32,
+    /// The turn of transactions that read and write the object by calls, once one has asked for it.
+    turn: Option<Arc<Turn>>,
 }
+
+/// The state that a call left.
+#[derive(Debug)]
+struct Left {
+    /// The token of its change.
+    token: Token,
+    /// Forks of which it found nothing newer than a version.
+    bounds: Vec<(Fork, u64)>,
+}
+
+/// A turn of transactions of one client on one object. Whoever holds it must go on without anybody looking at its reply.
+pub(crate) type Turn = tokio::sync::Mutex<()>;
 
 /// A call under way. It is over when this is dropped, also where nobody waits for its end any more: what an OSD may
 /// still do then is another's change, as far as the knowledge is concerned.
 pub(crate) struct CallUnderWay<'a> {
     known: &'a Mutex<ObjectCache>,
-    changed: Option<Token>,
+    changed: Option<Left>,
 }
 
 impl<'a> CallUnderWay<'a> {
@@ -63,9 +102,9 @@ impl<'a> CallUnderWay<'a> {
         Self { known, changed: None }
     }
 
-    /// Ends the call, with the token of its change, if it made one.
-    pub(crate) fn end(mut self, changed: Option<Token>) {
-        self.changed = changed;
+    /// Ends the call, with the token of its change, if it made one, and forks of which it then found nothing newer than a version.
+    pub(crate) fn end(mut self, changed: Option<Token>, bounds: Vec<(Fork, u64)>) {
+        self.changed = changed.map(|token| Left { token, bounds });
     }
 }
 
@@ -73,11 +112,40 @@ impl Drop for CallUnderWay<'_> {
     fn drop(&mut self) {
         let mut known = self.known.lock();
         known.calls -= 1;
-        known.restart_after(self.changed);
+        known.restart_after(self.changed.take());
+    }
+}
+
+/// A native write under way. It is over when this is dropped.
+pub(crate) struct WriteUnderWay<'a>(&'a Mutex<ObjectCache>);
+
+impl<'a> WriteUnderWay<'a> {
+    /// Begins a native write of the object that `known` is of.
+    pub(crate) fn begin(known: &'a Mutex<ObjectCache>) -> Self {
+        known.lock().writes += 1;
+        Self(known)
+    }
+}
+
+impl Drop for WriteUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.lock().writes -= 1;
     }
 }
 
 impl ObjectCache {
+    /// The maximum number of extents that knowledge for one write has room for.
+    pub(crate) const ROOM: usize = 64 << 10;
+
+    /// Creates knowledge for one write, which is not kept.
+    pub(crate) fn roomy() -> Self {
+        Self { roomy: true, ..Self::default() }
+    }
+
+    fn extents_max(&self) -> usize {
+        if self.roomy { 2 * Self::ROOM + 1 } else { EXTENTS_MAX }
+    }
+
     /// Returns the header, unless it is about to change in a way that cannot be foretold.
     pub(crate) fn header(&self) -> Option<&Header> {
         self.header.as_ref().filter(|_| self.calls == 0)
@@ -92,6 +160,27 @@ impl ObjectCache {
     /// Returns the record of a fork, if it is known.
     pub(crate) fn fork(&self, fork: &Fork) -> Option<&ForkRecord> {
         self.forks.get(fork)
+    }
+
+    /// Returns a key's value and version, or that there is none, if that is known.
+    pub(crate) fn key(&self, key: &Key) -> Option<Option<&Versioned>> {
+        self.header()?;
+        self.keys.get(key).map(Option::as_ref)
+    }
+
+    /// Returns whether values of the object's keys were too long to be kept.
+    pub(crate) fn has_long_keys(&self) -> bool {
+        self.long_keys
+    }
+
+    /// Returns whether the object is known never to have been made.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.header().is_some_and(|header| *header == Header::default())
+    }
+
+    /// Returns the turn of transactions that read and write the object by calls.
+    pub(crate) fn turn(&mut self) -> Arc<Turn> {
+        Arc::clone(self.turn.get_or_insert_default())
     }
 
     /// Returns whether a session is fenced; `None` if that is not known.
@@ -152,6 +241,28 @@ impl ObjectCache {
         Some(tombstone_version.max(base).max(newest.unwrap_or(0)))
     }
 
+    /// Returns a version that nothing in a fork is newer than, if the object is known. Unlike the version of a region, it takes no
+    /// knowledge of the extents, however many there are.
+    pub(crate) fn bound(&self, fork: &Fork) -> Option<u64> {
+        self.header()?;
+        Some(self.bounds.get(fork).copied().unwrap_or(self.newest))
+    }
+
+    /// Returns whether it is known that nothing in a fork is newer than a version, or will be as soon as the object turns out to be
+    /// as the last call left it.
+    pub(crate) fn is_bounded(&self, fork: &Fork, version: u64) -> bool {
+        match (self.bound(fork), &self.left) {
+            (Some(bound), _) => bound <= version,
+            (None, Some(left)) => left.bounds.iter().any(|(of, bound)| of == fork && *bound <= version),
+            (None, None) => false,
+        }
+    }
+
+    /// Returns whether native writes of the object are under way.
+    pub(crate) fn is_written(&self) -> bool {
+        self.writes > 0
+    }
+
     /// Returns whether nothing is under way that will change the object in a way that cannot be foretold.
     pub(crate) fn is_settled(&self) -> bool {
         self.calls == 0
@@ -169,6 +280,29 @@ impl ObjectCache {
         due
     }
 
+    /// Takes in a header that was read. Returns false if it is older than what is known, and what was read with it of no use.
+    pub(crate) fn saw_header(&mut self, header: &Header) -> bool {
+        match &self.header {
+            Some(known) if known.version > header.version => return false,
+            Some(known) if known == header => self.steady = true,
+            _ => {
+                // Where nobody else wrote since our own last call, nobody else seems to be at work.
+                let own = self.left.take().filter(|left| header.author == Author::Token(left.token));
+                self.restart(Some(*header));
+                self.steady = own.is_some();
+                self.bounds.extend(own.into_iter().flat_map(|left| left.bounds));
+            }
+        }
+        true
+    }
+
+    /// Takes in a header that was read, with what was read of a key.
+    pub(crate) fn saw_key(&mut self, header: &Header, key: &Key, found: Option<&Versioned>) {
+        if self.saw_header(header) {
+            self.put_key(key, found);
+        }
+    }
+
     /// Takes in a header that was read, with what was read of a fork: all extents that share a byte with a range.
     pub(crate) fn saw(
         &mut self,
@@ -178,19 +312,11 @@ impl ObjectCache {
         range: ByteRange,
         extents: &[Placed],
     ) {
-        match &self.header {
-            // Older than what is known: of no use.
-            Some(known) if known.version > header.version => return,
-            Some(known) if known == header => self.steady = true,
-            _ => {
-                // Where nobody else wrote since our own last call, nobody else seems to be at work.
-                let own = self.left.is_some_and(|token| header.author == Author::Token(token));
-                self.restart(Some(*header));
-                self.steady = own;
-            }
+        if !self.saw_header(header) {
+            return;
         }
         // So many at once are not worth keeping: they would only be forgotten again and again.
-        if 2 * extents.len() + 1 > EXTENTS_MAX {
+        if 2 * extents.len() + 1 > self.extents_max() {
             return;
         }
         self.make_room(2 * extents.len() + 1);
@@ -206,32 +332,40 @@ impl ObjectCache {
         self.put_vacant(fork, at, range.end());
     }
 
-    /// Takes in the expected effect of a native write on the object: its header, an extent, and the record of the fork
-    /// if that changes.
-    pub(crate) fn foretell(
-        &mut self,
-        header: Header,
-        fork: &Fork,
-        extent: Placed,
-        record: Option<ForkRecord>,
-    ) {
+    /// Takes in the header that a native write leaves. What else it changes follows.
+    pub(crate) fn foretell_header(&mut self, header: Header) {
         self.header = Some(header);
+    }
+
+    /// Takes in that a native write changes a fork, after the header that it leaves.
+    pub(crate) fn foretell_bound(&mut self, fork: &Fork) {
+        let version = self.header.map_or(0, |header| header.version);
+        if self.bounds.len() >= BOUNDS_MAX {
+            // Nothing in an object is newer than the object.
+            self.newest = version;
+            self.bounds.clear();
+        }
+        self.bounds.insert(fork.clone(), version);
+    }
+
+    /// Takes in what a native write makes of a key.
+    pub(crate) fn foretell_key(&mut self, key: &Key, value: Option<&Versioned>) {
+        self.put_key(key, value);
+    }
+
+    /// Takes in that a native write replaces an extent by others.
+    pub(crate) fn foretell_gone(&mut self, fork: &Fork, extent: &Placed) {
+        let Some(extents) = self.extents.get_mut(fork) else { return };
+        self.extent_count -= usize::from(extents.remove(&extent.start).is_some());
+    }
+
+    /// Takes in an extent that a native write makes, and the record of the fork if that changes.
+    pub(crate) fn foretell(&mut self, fork: &Fork, extent: Placed, record: Option<ForkRecord>) {
         self.make_room(3);
         if let Some(record) = record {
             self.forks.insert(fork.clone(), record);
         }
-        let vacancies = self.vacancies.get_mut(fork);
-        let found = vacancies.as_ref().and_then(|all| all.range(..=extent.start).next_back());
-        if let Some((start, end)) = found.map(|(start, end)| (*start, *end))
-            && extent.end <= end
-            && let Some(vacancies) = vacancies
-        {
-            // Splitting one makes at most one more.
-            vacancies.remove(&start);
-            self.extent_count -= 1;
-            self.put_vacant(fork, start, extent.start);
-            self.put_vacant(fork, extent.end, end);
-        }
+        self.cut_vacant(fork, extent.start, extent.end);
         self.put(fork, extent);
     }
 
@@ -239,28 +373,59 @@ impl ObjectCache {
     pub(crate) fn restart(&mut self, header: Option<Header>) {
         self.header = header;
         self.forget_content();
+        self.forget_keys();
+        self.newest = header.map_or(0, |header| header.version);
+        self.bounds.clear();
         self.fences = None;
         self.generation += 1;
         self.steady = false;
         self.left = None;
     }
 
-    /// Restarts after a call, of which nothing is known except the token of its change, if it made one.
-    fn restart_after(&mut self, token: Option<Token>) {
+    /// Restarts after a call, of which nothing is known except what it left, if it changed anything.
+    fn restart_after(&mut self, left: Option<Left>) {
         self.restart(None);
-        self.left = token;
+        self.left = left;
     }
 
-    fn forget_content(&mut self) {
+    /// Forgets all extents, vacant ranges and forks.
+    pub(crate) fn forget_content(&mut self) {
         self.extents.clear();
         self.vacancies.clear();
         self.forks.clear();
         self.extent_count = 0;
     }
 
+    fn forget_keys(&mut self) {
+        self.keys.clear();
+        self.key_bytes = 0;
+    }
+
+    fn put_key(&mut self, key: &Key, found: Option<&Versioned>) {
+        let bytes =
+            |found: Option<&Versioned>| key.as_bytes().len() + found.map_or(0, |found| found.value.len());
+        if let Some(before) = self.keys.remove(key) {
+            self.key_bytes -= bytes(before.as_ref());
+        }
+        let added = bytes(found);
+        if added > KEY_BYTES_MAX {
+            self.long_keys = true;
+            return;
+        }
+        if self.keys.len() >= KEYS_MAX || self.key_bytes + added > KEYS_BYTES_MAX {
+            self.forget_keys();
+        }
+        // Copied, because they may be parts of much longer messages.
+        let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_bytes())) else { return };
+        let found = found
+            .map(|found| Versioned { value: Bytes::copy_from_slice(&found.value), version: found.version });
+        self.keys.insert(key, found);
+        self.key_bytes += added;
+    }
+
     /// Forgets what is known of the content where there is no room for more.
     fn make_room(&mut self, count: usize) {
-        if self.extent_count + count > EXTENTS_MAX {
+        if self.extent_count + count > self.extents_max() {
             self.forget_content();
         }
     }
@@ -271,6 +436,23 @@ impl ObjectCache {
             None => self.extents.entry(fork.clone()).or_default(),
         };
         self.extent_count += usize::from(extents.insert(extent.start, extent).is_none());
+    }
+
+    /// Takes a range out of those that are vacant.
+    fn cut_vacant(&mut self, fork: &Fork, start: u64, end: u64) {
+        let Some(vacancies) = self.vacancies.get_mut(fork) else { return };
+        let before = vacancies.range(..end).rev().map(|(start, end)| (*start, *end));
+        let hit: Vec<(u64, u64)> = before.take_while(|(_, until)| *until > start).collect();
+        for (from, until) in &hit {
+            vacancies.remove(from);
+            for (from, until) in [(*from, start.min(*until)), (end.max(*from), *until)] {
+                if from < until {
+                    vacancies.insert(from, until);
+                    self.extent_count += 1;
+                }
+            }
+        }
+        self.extent_count -= hit.len();
     }
 
     /// Takes in a vacant range, which may share bytes with others.
@@ -350,12 +532,8 @@ mod tests {
         assert_eq!(known.region_version(&fork, ByteRange::from(15..20)), Some(2));
         // Bytes that are written are vacant no more, on both sides of them the rest is.
         let header = Header { version: 10, ..header };
-        known.foretell(
-            header,
-            &fork,
-            extent(32, 36, 10),
-            Some(ForkRecord { size: Some(41), ..record.clone() }),
-        );
+        known.foretell_header(header);
+        known.foretell(&fork, extent(32, 36, 10), Some(ForkRecord { size: Some(41), ..record.clone() }));
         assert_eq!(known.region_version(&fork, ByteRange::from(30..50)), Some(10));
         assert!(
             known.is_vacant(&fork, ByteRange::from(30..32))
@@ -389,7 +567,7 @@ mod tests {
         }
         assert_eq!(known.extent_count, known.extents[&fork].len() + known.vacancies[&fork].len());
         for at in 0..2 * EXTENTS_MAX as u64 {
-            known.foretell(header, &fork, extent(2 * at, 2 * at + 1, 1), Some(record.clone()));
+            known.foretell(&fork, extent(2 * at, 2 * at + 1, 1), Some(record.clone()));
             assert!(known.extent_count <= EXTENTS_MAX);
         }
         let many: Vec<Placed> =
@@ -421,10 +599,23 @@ mod tests {
         drop(dropped);
         known.lock().header = Some(Header::default());
         assert!(known.lock().header().is_none(), "by the other call");
-        let token = Token::default();
-        other.end(Some(token));
-        assert_eq!(known.lock().left, Some(token));
-        known.lock().header = Some(Header::default());
-        assert!(known.lock().header().is_some());
+        let token = [7; 16];
+        other.end(Some(token), vec![(Fork::DEFAULT, 3)]);
+        let mut known = known.lock();
+        assert!(known.is_bounded(&Fork::DEFAULT, 3) && !known.is_bounded(&Fork::DEFAULT, 2));
+        // What the call found holds if nobody has changed the object since.
+        let header = Header { exists: true, version: 9, author: Author::Token(token), ..Header::default() };
+        known.saw_header(&header);
+        assert!(known.steady && known.header().is_some());
+        assert_eq!(known.bound(&Fork::DEFAULT), Some(3));
+        known.restart_after(Some(Left { token, bounds: vec![(Fork::DEFAULT, 3)] }));
+        known.saw_header(&Header { version: 10, author: Author::Token([8; 16]), ..header });
+        assert!(!known.steady);
+        assert_eq!(known.bound(&Fork::DEFAULT), Some(10));
+        // A native write changes the bound of what it writes, and of nothing else.
+        let other = Fork::try_from("other").unwrap();
+        known.foretell_header(Header { version: 11, ..header });
+        known.foretell_bound(&other);
+        assert_eq!((known.bound(&Fork::DEFAULT), known.bound(&other)), (Some(10), Some(11)));
     }
 }

@@ -5,7 +5,7 @@
 //! the guards once and then sends its replicas an ordinary write (Carns et al., *A Case for Optimistic Coordination
 //! in HPC Storage Systems*, section III; and Sevilla et al., *Malacology*, sections 4.2 and 4.4).
 //!
-//! Transactions that RADOS has operations for run natively (`native`); all others are run by `extent.lua`,
+//! Transactions that RADOS has operations for run natively (`native`, `write`); all others are run by `extent.lua`,
 //! which stock OSDs run through their class `lua`. `docs/ceph.md` has the settings for administrators, and the layout
 //! of what is stored.
 //!
@@ -14,9 +14,13 @@
 
 #![deny(unsafe_code)]
 
+mod attempt;
 mod cache;
 mod compact;
 mod discard;
+mod driver;
+#[cfg(test)]
+mod emulation;
 mod error;
 mod fences;
 mod index;
@@ -36,6 +40,7 @@ mod store;
 mod sys;
 mod uri;
 mod watch;
+mod write;
 
 pub use compact::CompactionReport;
 pub use scrub::ScrubReport;

@@ -1,26 +1,17 @@
-//! Transactions that RADOS has operations for, run without an interpreter: reads of ranges, or of one key or attribute, and
-//! writes of a region that is exactly one extent, or where there is none yet, with the guards that such a write usually
-//! has.
-//!
-//! Such a write is four or five steps of one RADOS operation: compare the header, write the bytes, set the extent's entry
-//! and, if the fork becomes longer, that of the fork, and set the header. The header holds the token of the change that wrote it, so comparing it proves that
-//! the object is in the very state that the write was planned for, and thereby settles all guards; if it changed
-//! meanwhile, the transaction runs as a call instead, which judges by the region. Versions alone would prove nothing:
-//! another client's write takes the same version as the one that failed for it.
+//! Reads that RADOS has operations for, run without an interpreter: of ranges, or of one key or attribute; and what has to be
+//! found out before a write can be native ([`write`](crate::write)), or after one has failed.
 
 use std::ffi::CStr;
 
 use bytes::Bytes;
-use nacre_object::limit::{EXTENTS_PER_READ_MAX, OFFSET_MAX, REPLY_BYTES_MAX};
+use nacre_object::limit::{EXTENTS_PER_READ_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX};
 use nacre_object::{
     Answer, ByteRange, Extent, ExtentKind, Fork, Found, Guard, RangeRead, ReadOp, Refusal, StoreError,
     Transaction, WriteOp, coalesce,
 };
 
 use crate::cache::ObjectCache;
-use crate::name::{extent_key, keyed};
-use crate::record::{Author, ForkRecord, Header, Placed, Token};
-use crate::sys::{Operation, Pool, WriteStep, flag};
+use crate::record::{Header, Placed};
 
 /// The attribute that holds an object's header.
 pub(crate) const HEADER: &CStr = c"nacre";
@@ -31,39 +22,6 @@ pub(crate) const READ_BYTES_MAX: u64 = 4 << 20;
 /// The number of entries of the index that a native read asks for.
 pub(crate) const ENTRIES_MAX: u64 = 8;
 
-/// A write that RADOS can do by itself.
-pub(crate) struct NativeWrite {
-    pub(crate) fork: Fork,
-    /// The prefix of the keys of the fork's extents.
-    pub(crate) stem: Bytes,
-    pub(crate) data: Bytes,
-    /// The header that the write relies on; the one that it leaves follows.
-    pub(crate) before: Header,
-    pub(crate) after: Header,
-    /// The extent that the write leaves.
-    pub(crate) extent: Placed,
-    /// The fork's record, if the write makes the fork, or makes it longer.
-    pub(crate) record: Option<ForkRecord>,
-}
-
-impl NativeWrite {
-    /// Sends the write: a few steps, one operation.
-    pub(crate) fn send(&self, pool: &Pool, name: &CStr) -> Operation {
-        let (before, after) = (self.before.encode(), self.after.encode());
-        let (key, value) = (extent_key(&self.stem, self.extent.end), self.extent.encode());
-        let mut steps = vec![
-            WriteStep::IfXattr(HEADER, &before),
-            WriteStep::Bytes { offset: self.extent.place.into(), data: &self.data },
-            WriteStep::SetOmap(&key, &value),
-            WriteStep::SetXattr(HEADER, &after),
-        ];
-        let record =
-            self.record.as_ref().map(|record| (keyed(Some(b'f'), self.fork.as_bytes()), record.encode()));
-        steps.extend(record.as_ref().map(|(key, record)| WriteStep::SetOmap(key, record)));
-        pool.write(name, &steps, flag::FULL_TRY)
-    }
-}
-
 /// Returns the fork, offset and data of a transaction that does nothing but write one extent.
 fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
     let ([], [WriteOp::Extents { fork, extents }]) = (&transaction.reads[..], &transaction.writes[..]) else {
@@ -73,71 +31,33 @@ fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
     (!data.is_empty()).then_some((fork, *offset, data))
 }
 
-/// Returns the fork, offset and data of a transaction that does nothing but append bytes to a fork whose size is known.
-fn only_append<'a>(transaction: &'a Transaction, known: &ObjectCache) -> Option<(&'a Fork, u64, &'a Bytes)> {
-    let ([], [WriteOp::Append { fork, data }]) = (&transaction.reads[..], &transaction.writes[..]) else {
+/// Returns the fork of a transaction that does nothing but write extents of it, with the range that they lie in, the number of
+/// their bytes, and theirs.
+fn only_extents(transaction: &Transaction) -> Option<(&Fork, ByteRange, usize, usize)> {
+    let ([], [WriteOp::Extents { fork, extents }]) = (&transaction.reads[..], &transaction.writes[..]) else {
         return None;
     };
-    let offset = known.fork(fork)?.size.unwrap_or(0);
-    (!data.is_empty() && data.len() as u64 <= OFFSET_MAX - offset).then_some((fork, offset, data))
+    let start = extents.iter().map(|(offset, _)| *offset).min()?;
+    let end = extents.iter().map(|(offset, data)| offset + data.len() as u64).max()?;
+    let bytes = extents.iter().map(|(_, data)| data.len()).sum();
+    (start < end).then_some((fork, ByteRange::from(start..end), bytes, extents.len()))
 }
 
-/// Returns the native form of a transaction, if it has one as far as is known. The token must be its own, and never be
-/// used again.
-pub(crate) fn plan(transaction: &Transaction, known: &ObjectCache, token: Token) -> Option<NativeWrite> {
-    let (fork, offset, data) = only_extent(transaction).or_else(|| only_append(transaction, known))?;
-    let before = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
-    let record = known.fork(fork)?;
-    let range = ByteRange::new(offset, data.len() as u64);
-    let place = match known.extent(fork, offset) {
-        Some(extent) if extent.kind == ExtentKind::Data && extent.range() == range => Some(extent.place),
-        Some(_) => return None,
-        None => known.is_vacant(fork, range).then_some(None)?,
-    };
-    let mut stamp = before.version + 1;
-    for guard in &transaction.guards {
-        let holds = match guard {
-            Guard::Exists => true,
-            Guard::Version { version } => before.version == *version,
-            Guard::Fence { token } => known.is_fenced(*token) == Some(false),
-            Guard::Region { fork, range, version } => {
-                known.region_version(fork, *range).is_some_and(|found| found <= *version)
-            }
-            Guard::Proposal { fork, range, version } => {
-                stamp = stamp.max(*version);
-                known.region_version(fork, *range).is_some_and(|found| found < *version)
-            }
-            _ => false,
-        };
-        if !holds {
-            return None;
-        }
-    }
-    let mut after = Header { version: stamp, existed: true, author: Author::Token(token), ..before };
-    let mut longer = None;
-    let place = match place {
-        Some(place) => place,
-        None => {
-            // As the class does it: large pieces start at multiples of 4 KiB, and offsets have 31 bits.
-            let tail = u64::from(before.tail);
-            let place = if range.len >= 4096 { tail.next_multiple_of(4096) } else { tail };
-            let end = (place + range.len < 1 << 31).then_some(place + range.len)?;
-            (after.tail, after.live) = (end as u32, before.live + range.len as u32);
-            if record.size.is_none_or(|size| size < range.end()) {
-                after.forks += u32::from(record.size.is_none());
-                after.lengthen(record.size.unwrap_or(0), range.end());
-                longer = Some(ForkRecord { size: Some(range.end()), ..record.clone() });
-            }
-            place as u32
-        }
-    };
-    let extent = Placed { start: offset, end: range.end(), version: stamp, kind: ExtentKind::Data, place };
-    let (fork, stem, data) = (fork.clone(), record.stem.clone(), data.clone());
-    Some(NativeWrite { fork, stem, data, before, after, extent, record: longer })
+/// Returns the fork of a transaction that does nothing but write so many extents of it that the index in their range is worth
+/// being read for it, with that range, and the maximum number of entries for which it is.
+pub(crate) fn large_write(transaction: &Transaction) -> Option<(&Fork, ByteRange, usize)> {
+    let (fork, range, _, pieces) = only_extents(transaction)?;
+    (pieces >= LARGE_PIECES_MIN).then_some((fork, range, ENTRIES_PER_PIECE_MAX * pieces))
 }
 
-/// The number of bytes from which on it is worth a read to find out whether a write can be native.
+/// The number of bytes from which on it is worth a read to find out whether a write can be native; the next constant is the
+/// number of pieces.
 const LOOK_BYTES_MIN: usize = 64 << 10;
+const LOOK_PIECES_MIN: usize = 64;
+/// The number of pieces from which on all of the index in their range is read; the next constant is the maximum number of entries
+/// that are read for each.
+const LARGE_PIECES_MIN: usize = 512;
+const ENTRIES_PER_PIECE_MAX: usize = 8;
 
 /// The fork of a write that would be native if only it were known that nothing stands where it goes, and the offsets of the
 /// regions that have to be known for that.
@@ -148,9 +68,9 @@ pub(crate) struct Unknown<'a> {
 
 /// Returns what is to be found out before a transaction can be a native write, if that is worth a read.
 pub(crate) fn unknown<'a>(transaction: &'a Transaction, known: &ObjectCache) -> Option<Unknown<'a>> {
-    let (fork, offset, data) = only_extent(transaction)?;
-    let range = ByteRange::new(offset, data.len() as u64);
-    if data.len() < LOOK_BYTES_MIN || !known.is_settled() || known.extent(fork, offset).is_some() {
+    let (fork, range, bytes, pieces) = only_extents(transaction)?;
+    let is_large = bytes >= LOOK_BYTES_MIN || pieces >= LOOK_PIECES_MIN;
+    if !is_large || !known.is_settled() || known.is_missing() {
         return None;
     }
     let mut ranges = vec![range];
@@ -255,8 +175,23 @@ pub(crate) fn guarded_region(transaction: &Transaction) -> Option<(&Fork, ByteRa
         return None;
     }
     transaction.guards.iter().find_map(|guard| match guard {
-        Guard::Region { fork, range, .. } | Guard::Proposal { fork, range, .. } => Some((fork, *range)),
+        Guard::Region { fork, range, .. } | Guard::Proposal { fork, range, .. }
+            if (1..=REFUSAL_BYTES_MAX as u64).contains(&range.len) =>
+        {
+            Some((fork, *range))
+        }
         _ => None,
+    })
+}
+
+/// Returns whether a guard of that region is known not to hold.
+pub(crate) fn fails_by_region(transaction: &Transaction, known: &ObjectCache) -> bool {
+    let Some((fork, range)) = guarded_region(transaction) else { return false };
+    let Some(found) = known.region_version(fork, range) else { return false };
+    transaction.guards.iter().any(|guard| match guard {
+        Guard::Region { version, .. } => found > *version,
+        Guard::Proposal { version, .. } => found >= *version,
+        _ => false,
     })
 }
 

@@ -54,6 +54,14 @@ impl RawPool {
         }
     }
 
+    /// Calls `visit` with the name of every RADOS object of the pool's namespace, in no order. Blocks.
+    pub fn list(&self, visit: impl FnMut(&[u8])) -> Result<(), StoreError> {
+        self.pool.each_name(visit).map_err(|code| {
+            let text = format!("listing the pool failed: {}", std::io::Error::from_raw_os_error(-code));
+            StoreError::new(ErrorKind::Unavailable, text)
+        })
+    }
+
     /// Replaces a RADOS object, whatever it holds.
     pub async fn write(&self, object: &str, data: &[u8]) -> Result<(), StoreError> {
         self.change(object, &[WriteStep::AllBytes(data)]).await

@@ -6,14 +6,15 @@ use std::ffi::{CStr, CString};
 use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Fork, ObjectId, Outcome, RangeRead, ReadOp, StoreError, Transaction,
+    Answer, ByteRange, Done, ErrorKind, Fork, Key, ObjectId, Outcome, RangeRead, ReadOp, StoreError,
+    Transaction, Versioned,
 };
 use parking_lot::Mutex;
 
 use crate::cache::ObjectCache;
 use crate::error::{Attempt, errno, failed, newer, of_object, pool_gone};
 use crate::fences;
-use crate::name::{extent_key, extent_prefix, keyed};
+use crate::name::{behind, extent_key, extent_prefix, keyed};
 use crate::native::{self, HEADER, Segment};
 use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_key, decode_value};
 use crate::reply::{self, corrupt};
@@ -54,9 +55,14 @@ impl Inner {
         let unsound = || self.context(corrupt(&key), object);
         let answer = match read {
             ReadOp::Fences => Answer::Fences(fences::decode(&header, stored).ok_or_else(unsound)?),
-            ReadOp::VersionedKey { .. } => {
+            ReadOp::Key { key: asked } | ReadOp::VersionedKey { key: asked, .. } => {
                 let found = stored.map(|stored| decode_key(stored, &header).ok_or_else(unsound));
-                Answer::VersionedValue(found.transpose()?)
+                let found = found.transpose()?;
+                known.lock().saw_key(&header, asked, found.as_ref());
+                match read {
+                    ReadOp::Key { .. } => Answer::Value(found.map(|found| found.value)),
+                    _ => Answer::VersionedValue(found),
+                }
             }
             _ => {
                 let found = stored.map(|stored| decode_value(key[0], stored, &header).ok_or_else(unsound));
@@ -64,6 +70,36 @@ impl Inner {
             }
         };
         Ok(Some(native::done(&header, answer)))
+    }
+
+    /// Reads keys, and takes them in. Returns the header that they were found with, and the keys' values and versions.
+    pub(crate) async fn learn_keys(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        keys: &[Key],
+    ) -> Result<(Header, Vec<Option<Versioned>>), StoreError> {
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| keyed(Some(b'k'), key.as_bytes())).collect();
+        let mut steps = vec![ReadStep::Xattrs];
+        steps.extend(names.iter().map(|name| ReadStep::OmapKey(name)));
+        let completed = self.pool.read(name, &steps, 0).await;
+        let (header, answers) = self.header(object, completed)?;
+        let mut found: Vec<Option<Versioned>> = Vec::with_capacity(keys.len());
+        let pairs = answers.into_iter().skip(1).map(|answer| answer.into_pairs().0);
+        for (name, pairs) in names.iter().zip(pairs.chain(std::iter::repeat_with(Vec::new))) {
+            let stored = pairs.first().map(|(_, stored)| {
+                decode_key(stored, &header).ok_or_else(|| self.context(corrupt(name), object))
+            });
+            found.push(stored.transpose()?);
+        }
+        let mut known = known.lock();
+        known.saw_header(&header);
+        for (key, found) in keys.iter().zip(&found) {
+            known.saw_key(&header, key, found.as_ref());
+        }
+        drop(known);
+        Ok((header, found))
     }
 
     /// Reads the sessions that an object has fenced, and takes them in if the object is as it was known to be.
@@ -107,7 +143,8 @@ impl Inner {
         let (known_before, steady, stem) = {
             let known = known.lock();
             let stem = known.fork(fork).map(|record| record.stem.clone());
-            (known.whole(fork, range), known.steady, stem)
+            // While writes of this client are under way, the OSD has another header than the one that is known.
+            (known.whole(fork, range), known.steady && !known.is_written(), stem)
         };
         if let (Some((header, extent, size)), true) = (known_before, steady) {
             let found = self.read_known(object, name, fork, range, bytes, (&header, extent, size)).await?;
@@ -252,7 +289,11 @@ impl Inner {
                 ForkRecord::decode(key, value).ok_or_else(|| self.context(corrupt(key), object))?
             }
         };
-        if !header.exists || record.stem != stem {
+        if !header.exists {
+            known.lock().saw_header(&header);
+            return Ok(());
+        }
+        if record.stem != stem {
             return Ok(());
         }
         for (range, (page, more)) in ranges.iter().zip(answers) {
@@ -264,6 +305,73 @@ impl Inner {
             known.lock().saw(&header, fork, &record, seen, &entries);
         }
         Ok(())
+    }
+
+    /// Reads all extents that share a byte with a range, page by page, as they are in one state of the object. Returns knowledge
+    /// of its own, which has room for them; `None` if the object is not there or was changed meanwhile, or if there are more than
+    /// `most`.
+    pub(crate) async fn learn_whole(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        fork: &Fork,
+        range: ByteRange,
+        most: usize,
+    ) -> Result<Option<ObjectCache>, StoreError> {
+        const PAGE: u64 = 1024;
+        let most = most.min(ObjectCache::ROOM);
+        let fork_key = keyed(Some(b'f'), fork.as_bytes());
+        let completed = self.pool.read(name, &[ReadStep::Xattrs, ReadStep::OmapKey(&fork_key)], 0).await;
+        let (header, mut answers) = self.header(object, completed)?;
+        if !header.exists {
+            return Ok(None);
+        }
+        let pairs = answers.pop().map(|answer| answer.into_pairs().0).unwrap_or_default();
+        let record = match pairs.first() {
+            None => ForkRecord::none(&fork_key),
+            Some((key, value)) => {
+                ForkRecord::decode(key, value).ok_or_else(|| self.context(corrupt(key), object))?
+            }
+        };
+        let compared = header.encode();
+        // Keys hold no zero byte: the conversions cannot fail.
+        let prefix = CString::new(extent_prefix(&record.stem)).unwrap_or_default();
+        let mut after = CString::new(extent_key(&record.stem, range.offset)).unwrap_or_default();
+        let mut extents: Vec<Placed> = Vec::new();
+        loop {
+            let page = ReadStep::OmapAfter { after: &after, prefix: &prefix, limit: PAGE };
+            let completed = self.pool.read(name, &[ReadStep::IfXattr(HEADER, &compared), page], 0).await;
+            if matches!(-completed.code, errno::ECANCELED | errno::ENOENT) {
+                return Ok(None);
+            }
+            if completed.code < 0 {
+                return Err(failed(completed.code, Attempt::Read, &self.location, object));
+            }
+            let page = completed.answers.into_iter().nth(1).map(|answer| answer.into_pairs());
+            let (pairs, more) = page.unwrap_or_default();
+            for (key, value) in &pairs {
+                let mut extent = Placed::decode(key, value, &header)
+                    .filter(|extent| extent.start >= extents.last().map_or(0, |last| last.end))
+                    .ok_or_else(|| self.context(corrupt(key), object))?;
+                extent.version = extent.version.max(record.base);
+                extents.push(extent);
+            }
+            let is_over = !more || extents.last().is_none_or(|last| last.end >= range.end());
+            if is_over || pairs.is_empty() {
+                break;
+            }
+            if extents.len() > most {
+                return Ok(None);
+            }
+            after = pairs.last().map(|(key, _)| behind(key)).unwrap_or_default();
+        }
+        extents.retain(|extent| extent.start < range.end());
+        if extents.len() > ObjectCache::ROOM {
+            return Ok(None);
+        }
+        let mut whole = ObjectCache::roomy();
+        whole.saw(&header, fork, &record, range, &extents);
+        Ok(Some(whole))
     }
 
     /// Reads a range of which everything but the bytes is known. Returns `None` if the object is not as it was known to

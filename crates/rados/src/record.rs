@@ -419,14 +419,12 @@ pub(crate) fn decode_key_version(stored: &[u8], header: &Header) -> Option<u64> 
 }
 
 /// Encodes the entry of a key, as the class does.
-#[cfg(test)]
 pub(crate) fn encode_key(value: &[u8], version: u64) -> Bytes {
     let body = [&[FORMAT_2][..], &checksum(value).to_le_bytes(), &version.to_le_bytes()].concat();
     [&sealed::<KEY_HEAD_BYTES>(&body)[..], value].concat().into()
 }
 
 /// Encodes the entry of an attribute, as the class does, or that of a key without a version.
-#[cfg(test)]
 pub(crate) fn encode_attribute(value: &[u8]) -> Bytes {
     [&[FORMAT][..], &checksum(value).to_le_bytes(), value].concat().into()
 }

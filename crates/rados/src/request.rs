@@ -323,7 +323,7 @@ fn clipped(bound: &[u8]) -> &[u8] {
 }
 
 /// Returns extents in ascending order, none empty, none sharing a byte: where they do, the later one wins.
-fn ordered(extents: &[(u64, Bytes)]) -> Cow<'_, [(u64, Bytes)]> {
+pub(crate) fn ordered(extents: &[(u64, Bytes)]) -> Cow<'_, [(u64, Bytes)]> {
     let mut end = 0;
     let is_ordered = extents.iter().all(|(offset, data)| {
         let follows = *offset >= end && !data.is_empty();

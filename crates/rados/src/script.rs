@@ -95,11 +95,13 @@ pub(crate) fn source(routine: Routine) -> &'static str {
 /// The status of a call whose chunk the OSD could not load: another version of Lua compiled it.
 pub(crate) const FOREIGN_CHUNK: u8 = 6;
 
+/// The script that each call runs: it loads the chunk that comes with it.
+const LOADER: &str = "function run(i,o)local s=i:str()local n=string.unpack('<I4',s)\
+    local f=load(s:sub(5,4+n),'=nacre')if not f then o:append('\\6')return -125 end \
+    return f(s,5+n,o)end objclass.register(run)";
+
 /// Returns the input of a call of a chunk, as text or compiled: the loader, then the chunk's length, chunk and request.
 pub(crate) fn call(chunk: &[u8], request: &[u8]) -> Vec<u8> {
-    const LOADER: &str = "function run(i,o)local s=i:str()local n=string.unpack('<I4',s)\
-        local f=load(s:sub(5,4+n),'=nacre')if not f then o:append('\\6')return -125 end \
-        return f(s,5+n,o)end objclass.register(run)";
     encoded(LOADER, &[&(chunk.len() as u32).to_le_bytes(), chunk, request])
 }
 
@@ -132,6 +134,22 @@ fn encoded(script: &str, input: &[&[u8]]) -> Vec<u8> {
     out.extend((input_bytes as u32).to_le_bytes());
     input.iter().for_each(|part| out.extend(*part));
     out
+}
+
+/// Returns the script, the name of its function, and that function's input, of the input of `eval_bufferlist`, as an OSD takes
+/// it apart.
+#[cfg(test)]
+pub(crate) fn taken_apart(encoded: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    fn part<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+        let (length, after) = rest.split_first_chunk::<4>()?;
+        let (part, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        *rest = after;
+        Some(part)
+    }
+    let mut whole = encoded.strip_prefix(&[1, 1])?;
+    let mut rest = part(&mut whole)?;
+    let parts = (part(&mut rest)?, part(&mut rest)?, part(&mut rest)?);
+    (whole.is_empty() && rest.is_empty()).then_some(parts)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
+use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
@@ -22,9 +22,8 @@ use tokio::sync::oneshot;
 
 use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
 use crate::compact::CompactionReport;
-use crate::error::{
-    Attempt, call_failed, errno, failed, newer, no_library, not_opened, of_object, pool_gone,
-};
+use crate::driver::Driver;
+use crate::error::{Attempt, call_failed, errno, newer, no_library, not_opened, of_object, pool_gone};
 use crate::index::{IndexState, Mark};
 use crate::limit::{HARD_MAX, object_bytes_max};
 use crate::name::{object_id, object_name};
@@ -37,10 +36,11 @@ use crate::scrub::ScrubReport;
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
 use crate::watch::{Link, Watching};
+use crate::write;
 
 /// The number of bytes by which a compaction in the background must make an object shorter; the next constant is that
 /// for a compaction for a write that did not fit into the object.
-const COMPACTION_BYTES_MIN: u32 = 64 << 10;
+pub(crate) const COMPACTION_BYTES_MIN: u32 = 64 << 10;
 pub(crate) const NEEDED_COMPACTION_BYTES_MIN: u32 = 4 << 10;
 /// The maximum number of extents that one sweep takes out of an index.
 const SWEPT_EXTENTS_MAX: u32 = 16 << 10;
@@ -66,6 +66,8 @@ struct Lazy {
     connected: OnceLock<Inner>,
     /// The replies that wait for the thread that connects, while there is one.
     waiting: Mutex<Option<Vec<Waiting>>>,
+    /// The thread that runs replies which take turns, once there was one.
+    driver: OnceLock<Driver>,
 }
 
 /// A reply that waits for the connection.
@@ -110,7 +112,8 @@ impl RadosStore {
     pub fn new(location: Location) -> Self {
         let limits = PacerLimits { turn_min: TURN_MIN, turn_max: TURN_MAX, ..PacerLimits::default() };
         let options = PaceOptions { pacing: location.pacing, limits, ..PaceOptions::default() };
-        let lazy = Lazy { location, connected: OnceLock::new(), waiting: Mutex::new(None) };
+        let (connected, waiting, driver) = (OnceLock::new(), Mutex::new(None), OnceLock::new());
+        let lazy = Lazy { location, connected, waiting, driver };
         Self(Paced::new(Engine(Arc::new(lazy)), options))
     }
 
@@ -247,6 +250,16 @@ impl Lazy {
         Ok(())
     }
 
+    /// Returns the thread that runs replies which take turns; starts it when it is first needed.
+    fn driver(&self) -> Result<&Driver, StoreError> {
+        if let Some(driver) = self.driver.get() {
+            return Ok(driver);
+        }
+        // Where two start one at once, the one that is not kept ends at once.
+        let driver = Driver::start()?;
+        Ok(self.driver.get_or_init(|| driver))
+    }
+
     /// Tells all that wait for the connection what came of it.
     fn answer(self: Arc<Self>, made: Result<(), StoreError>) {
         let waiting = self.waiting.lock().take().unwrap_or_default();
@@ -275,8 +288,18 @@ impl ObjectStore for Engine {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
         }
+        let takes_turns = !transaction.reads.is_empty() && !transaction.writes.is_empty();
+        let driver = if takes_turns { Some(self.0.driver()) } else { None };
         let (engine, object) = (self.clone(), object.clone());
-        started(async move { engine.connected().await?.apply(&object, &transaction).await })
+        let reply = async move { engine.connected().await?.apply(&object, &transaction).await };
+        match driver {
+            None => started(reply),
+            Some(Err(error)) => Reply::ready(Err(error)),
+            Some(Ok(driver)) => match started(reply) {
+                Reply::Pending(reply) => driver.drive(reply),
+                ready => ready,
+            },
+        }
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
@@ -455,65 +478,6 @@ impl Inner {
         self.knowledge.of(object)
     }
 
-    /// Applies a transaction as one native write, if it is one as far as is known, and the object is as it was known to
-    /// be. Returns `None` if it takes a call.
-    async fn write_natively(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-    ) -> Result<Option<Outcome>, StoreError> {
-        let wants_fences = native::wants_fences(transaction, &known.lock());
-        if wants_fences {
-            self.learn_fences(object, name, known).await?;
-        }
-        let unknown = native::unknown(transaction, &known.lock());
-        if let Some(native::Unknown { fork, ranges }) = unknown {
-            self.learn_extents(object, name, known, fork, &ranges).await?;
-        }
-        let (write, operation, generation) = {
-            // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
-            // order.
-            let mut known = known.lock();
-            let Some(write) = native::plan(transaction, &known, self.tokens.next()) else { return Ok(None) };
-            let operation = write.send(&self.pool, name);
-            known.foretell(write.after, &write.fork, write.extent, write.record.clone());
-            (write, operation, known.generation)
-        };
-        let code = operation.await.code;
-        if code >= 0 {
-            if write.after.watched {
-                self.watching.announce(object, Link::one(Some(write.before.version), write.after.version));
-            }
-            let done =
-                Done { version: write.after.version, existed: write.before.exists, answers: Vec::new() };
-            return Ok(Some(Outcome::Done(done)));
-        }
-        {
-            let mut known = known.lock();
-            if known.generation == generation {
-                known.restart(None);
-            }
-        }
-        // An object that becomes too long may have garbage: a call compacts it.
-        if -code == errno::EFBIG {
-            return Ok(None);
-        }
-        if !matches!(-code, errno::ECANCELED | errno::ENOENT) {
-            return Err(failed(code, Attempt::Write, &self.location, object));
-        }
-        // Somebody else wrote the object. If it was this region, what stands there now is wanted.
-        if let Some((fork, range)) = native::guarded_region(transaction)
-            && (1..=REFUSAL_BYTES_MAX as u64).contains(&range.len)
-            && let Some((found, header)) = self.read_range(object, name, known, fork, range, true).await?
-            && let Some(refusal) = native::refusal(transaction, (fork, range), &found, &header)
-        {
-            return Ok(Some(Outcome::Refused(refusal)));
-        }
-        Ok(None)
-    }
-
     /// Answers a transaction that writes nothing: by a call, which takes one operation whatever is asked, or, if that
     /// is impossible, by RADOS' own reads.
     async fn ask(
@@ -546,6 +510,22 @@ impl Inner {
         known: &Mutex<ObjectCache>,
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
+        // Of those that read and write one object, all but one would come too late and have to begin again, each time: so those
+        // of this client take turns.
+        let turn = (!transaction.reads.is_empty()).then(|| known.lock().turn());
+        let _turn = match &turn {
+            None => None,
+            Some(turn) => {
+                // Whoever had the turn before may have left what a native write can build on. Those need no turn.
+                drop(turn.lock().await);
+                if self.location.native
+                    && let Some(outcome) = self.write_natively(object, name, known, transaction).await?
+                {
+                    return Ok(outcome);
+                }
+                Some(turn.lock().await)
+            }
+        };
         // Answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
         // on the object's version being still the same; if it is not, it brings the fresh answers back.
         let mut held: Option<(u64, Vec<Answer>)> = None;
@@ -570,7 +550,9 @@ impl Inner {
         }
         // Whether a write makes the object is seldom known beforehand: the class tells.
         let mut mark = None;
-        if transaction.writes.contains(&WriteOp::Remove) || transaction.guards.contains(&Guard::Absent) {
+        let tells =
+            transaction.writes.contains(&WriteOp::Remove) || transaction.guards.contains(&Guard::Absent);
+        if tells || known.lock().is_missing() {
             mark = Some(self.mark(object).await?);
         }
         let called = self.call_marked(object, name, known, transaction, held, &mut mark).await;
@@ -598,12 +580,22 @@ impl Inner {
         mark: &mut Option<Mark>,
     ) -> Result<(Outcome, Option<Changed>), StoreError> {
         let mut compacted = false;
+        let mut tried = false;
         loop {
+            if mark.is_some()
+                && !std::mem::replace(&mut tried, true)
+                && let Some(changed) = self.make_natively(object, name, known, transaction).await?
+            {
+                let Changed { version, existed, .. } = changed;
+                let done = Done { version, existed, answers: Vec::new() };
+                return Ok((Outcome::Done(done), Some(changed)));
+            }
             let (token, expected) = (self.tokens.next(), held.as_ref().map(|(version, _)| *version));
             let under_way = CallUnderWay::begin(known);
             let call = request::Call { token: &token, expected, marked: mark.is_some() };
             let called = self.evaluate(object, name, transaction, call, Attempt::Write).await;
-            under_way.end(matches!(called, Ok(Called::Changed(_))).then_some(token));
+            let changed = matches!(called, Ok(Called::Changed(_)));
+            under_way.end(changed.then_some(token), write::bounds_found(transaction));
             match called? {
                 Called::Unchanged(reply::Reply::Unindexed) if mark.is_none() => {
                     *mark = Some(self.mark(object).await?);
@@ -880,7 +872,8 @@ mod tests {
     #[test]
     fn a_panic_while_connecting_is_an_error_for_all_that_wait_and_the_next_one_tries_again() {
         let location = Location::new("pool");
-        let lazy = Arc::new(Lazy { location, connected: OnceLock::new(), waiting: Mutex::new(None) });
+        let (connected, waiting, driver) = (OnceLock::new(), Mutex::new(None), OnceLock::new());
+        let lazy = Arc::new(Lazy { location, connected, waiting, driver });
         let (go, start) = std::sync::mpsc::channel::<()>();
         let first = Lazy::connect(&lazy, move |_| {
             start.recv().ok();

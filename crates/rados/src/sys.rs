@@ -574,10 +574,14 @@ pub(crate) enum WriteStep<'a> {
     Zero { offset: u64 },
     /// Sets a key of the omap.
     SetOmap(&'a [u8], &'a [u8]),
+    /// Sets keys of the omap, each once.
+    SetOmaps(&'a [(Vec<u8>, Bytes)]),
     /// Fails with ECANCELED unless the value of a key of the omap is this one. A key that is not there has an empty value.
     IfOmapEqual(&'a [u8], &'a [u8]),
     /// Removes a key of the omap, if it is there.
     RemoveOmap(&'a [u8]),
+    /// Removes keys of the omap, as far as they are there.
+    RemoveOmaps(&'a [Vec<u8>]),
     /// Removes all keys of the omap.
     ClearOmap,
     /// Removes the object.
@@ -613,6 +617,22 @@ impl WriteStep<'_> {
                     let (values, value_len) = (value.as_ptr().cast(), value.len());
                     (library.rados_write_op_omap_set2)(op, &keys, &values, &key_len, &value_len, 1);
                 }
+                WriteStep::SetOmaps(entries) => {
+                    let keys: Vec<*const c_char> =
+                        entries.iter().map(|entry| entry.0.as_ptr().cast()).collect();
+                    let values: Vec<*const c_char> =
+                        entries.iter().map(|entry| entry.1.as_ptr().cast()).collect();
+                    let key_lens: Vec<usize> = entries.iter().map(|entry| entry.0.len()).collect();
+                    let value_lens: Vec<usize> = entries.iter().map(|entry| entry.1.len()).collect();
+                    (library.rados_write_op_omap_set2)(
+                        op,
+                        keys.as_ptr(),
+                        values.as_ptr(),
+                        key_lens.as_ptr(),
+                        value_lens.as_ptr(),
+                        entries.len(),
+                    );
+                }
                 WriteStep::IfOmapEqual(key, value) => {
                     let (name, bytes) = (key.as_ptr().cast(), value.as_ptr().cast());
                     let (name_len, len, code) = (key.len(), value.len(), ptr::null_mut());
@@ -621,6 +641,11 @@ impl WriteStep<'_> {
                 WriteStep::RemoveOmap(key) => {
                     let (keys, key_len) = (key.as_ptr().cast(), key.len());
                     (library.rados_write_op_omap_rm_keys2)(op, &keys, &key_len, 1);
+                }
+                WriteStep::RemoveOmaps(keys) => {
+                    let lens: Vec<usize> = keys.iter().map(Vec::len).collect();
+                    let keys: Vec<*const c_char> = keys.iter().map(|key| key.as_ptr().cast()).collect();
+                    (library.rados_write_op_omap_rm_keys2)(op, keys.as_ptr(), lens.as_ptr(), keys.len());
                 }
                 WriteStep::ClearOmap => (library.rados_write_op_omap_clear)(op),
                 WriteStep::Remove => (library.rados_write_op_remove)(op),

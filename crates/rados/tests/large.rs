@@ -79,7 +79,8 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
     let cluster = Cluster::shared();
     let seed: u64 = rand::random();
     println!("seed {seed}");
-    let (store, mut random) = (cluster.open("spread"), StdRng::seed_from_u64(seed));
+    let uri = cluster.uri("spread");
+    let (store, mut random) = (open(&uri), StdRng::seed_from_u64(seed));
     const EXTENTS: u64 = 1500;
     let mut model = vec![0_u8; (EXTENTS * 20) as usize];
     let mut extents = Vec::new();
@@ -91,9 +92,9 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
     let write = |extents| Transaction::new().change(WriteOp::Extents { fork: Fork::DEFAULT, extents });
     block_on(store.apply(&id("a"), write(extents))).unwrap();
     for round in 0..30_u8 {
-        // Far apart, close together, in any order, and two writes of one transaction that meet.
+        // Far apart, close together, in any order, and two writes of one transaction that meet, which takes a call.
         let mut transaction = Transaction::new();
-        for _ in 0..2 {
+        for _ in 0..1 + round % 2 {
             let begin = random.random_range(0..EXTENTS * 20 - 1000);
             let dense = random.random::<bool>();
             let extents: Vec<(u64, Bytes)> = (0..random.random_range(1..60))
@@ -111,6 +112,18 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
         let (data, _) = read(&store, "a", ByteRange::ALL);
         let differs = data.iter().zip(&model).position(|(found, expected)| found != expected);
         assert_eq!(differs, None, "round {round}");
+    }
+    // So many that the client reads the index for them, by one that knows nothing of it and by one that does.
+    for (client, store) in [(40_u8, &open(&uri)), (41, &store), (42, &store)] {
+        let extents: Vec<(u64, Bytes)> = (0..1000)
+            .map(|piece| (piece * 25 + u64::from(client), Bytes::from(vec![client; 1 + piece as usize % 9])))
+            .collect();
+        for (offset, data) in &extents {
+            model[*offset as usize..][..data.len()].copy_from_slice(data);
+        }
+        block_on(store.apply(&id("a"), write(extents))).unwrap();
+        let (data, _) = read(store, "a", ByteRange::ALL);
+        assert!(data == model[..data.len()], "after client {client}");
     }
     assert!(block_on(store.scrub(|_, _| {})).unwrap().findings.is_empty());
 }
@@ -181,4 +194,114 @@ fn transactions_that_read_and_write_one_object_at_once_make_one_chain() {
     distinct.dedup();
     assert_eq!(distinct.len() as u64, 2 * EACH, "each found another one's value");
     assert_eq!(seen.iter().filter(|value| value.is_none()).count(), 1, "one found none");
+}
+
+#[test]
+fn clients_that_make_the_same_objects_at_once_make_each_of_them_once() {
+    const OBJECTS: u64 = 20;
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("first");
+    let name = |number: u64| format!("made-{number:02}");
+    let (key, attribute) = (Key::try_from("maker").unwrap(), Key::try_from("kind").unwrap());
+    let winners: Vec<(u64, u64)> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4_u64)
+            .map(|client| {
+                let (uri, key, attribute) = (&uri, &key, &attribute);
+                scope.spawn(move || {
+                    // One makes calls of everything: both ways keep the index of names by the same rules.
+                    let store = open(&format!("{uri}&native={}", if client == 0 { "off" } else { "on" }));
+                    let attempts: Vec<_> = (0..OBJECTS)
+                        .map(|number| {
+                            let value = Bytes::from(client.to_string());
+                            let make = Transaction::new()
+                                .guard(Guard::Absent)
+                                .write(Fork::DEFAULT, 0, vec![client as u8 + 1; 5000])
+                                .write(Fork::try_from("other").unwrap(), 10, "text")
+                                .change(WriteOp::SetKey { key: key.clone(), value })
+                                .change(WriteOp::SetAttribute {
+                                    name: attribute.clone(),
+                                    value: "made".into(),
+                                });
+                            store.apply(&id(&name(number)), make)
+                        })
+                        .collect();
+                    let made =
+                        attempts.into_iter().enumerate().filter_map(|(number, attempt)| {
+                            match block_on(attempt).unwrap() {
+                                Outcome::Done(done) => {
+                                    assert_eq!((done.version, done.existed), (1, false));
+                                    Some((number as u64, client))
+                                }
+                                Outcome::Refused(refusal) => {
+                                    assert_eq!(refusal.guard, 0);
+                                    None
+                                }
+                            }
+                        });
+                    made.collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    let mut made: Vec<u64> = winners.iter().map(|(number, _)| *number).collect();
+    made.sort();
+    assert_eq!(made, (0..OBJECTS).collect::<Vec<_>>());
+    let store = open(&uri);
+    for (number, client) in &winners {
+        let (data, version) = read(&store, &name(*number), ByteRange::ALL);
+        assert!(data == vec![*client as u8 + 1; 5000] && version == 1);
+        let whole = Transaction::new()
+            .read(ReadOp::Key { key: key.clone() })
+            .read(ReadOp::Attribute { name: attribute.clone() })
+            .read_range(Fork::try_from("other").unwrap(), ByteRange::ALL)
+            .read(ReadOp::Stat);
+        let Outcome::Done(done) = block_on(store.apply(&id(&name(*number)), whole)).unwrap() else {
+            panic!("it has no guard")
+        };
+        assert_eq!(done.answers[0], Answer::Value(Some(client.to_string().into())));
+        assert_eq!(done.answers[1], Answer::Value(Some("made".into())));
+        assert!(
+            matches!(&done.answers[2], Answer::Range(read) if read.data == b"\0\0\0\0\0\0\0\0\0\0text"[..])
+        );
+        assert!(matches!(&done.answers[3], Answer::Stat(stat) if (stat.forks, stat.bytes) == (2, 5014)));
+    }
+    let listed = block_on(store.list(None, 1000)).unwrap();
+    assert_eq!(listed, (0..OBJECTS).map(|number| id(&name(number))).collect::<Vec<_>>());
+    // What was removed is made again by the class, above its last version.
+    let remove = Transaction::new().change(WriteOp::Remove);
+    block_on(store.apply(&id(&name(0)), remove)).unwrap();
+    let again = Transaction::new().guard(Guard::Absent).write(Fork::DEFAULT, 0, "again");
+    match block_on(store.apply(&id(&name(0)), again)).unwrap() {
+        Outcome::Done(done) => assert_eq!((done.version, done.existed), (3, false)),
+        refused => panic!("{refused:?}"),
+    }
+    assert_eq!(block_on(store.list(None, 1000)).unwrap().len() as u64, OBJECTS);
+    assert!(block_on(store.scrub(|_, _| {})).unwrap().findings.is_empty());
+}
+
+#[test]
+fn a_guard_over_a_fork_of_many_extents_sees_every_change() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("whole");
+    let (store, other) = (open(&uri), open(&uri));
+    let key = Key::try_from("key").unwrap();
+    let extents = (0..5000).map(|piece| (piece * 4, Bytes::from_static(b"x"))).collect();
+    let write = Transaction::new().change(WriteOp::Extents { fork: Fork::DEFAULT, extents });
+    block_on(store.apply(&id("a"), write)).unwrap();
+    let set = |store: &RadosStore, version| {
+        let set = WriteOp::SetKey { key: key.clone(), value: "value".into() };
+        let guarded = Transaction::new().if_version(Fork::DEFAULT, ByteRange::ALL, version).change(set);
+        matches!(block_on(store.apply(&id("a"), guarded)).unwrap(), Outcome::Done(_))
+    };
+    // By both, in turns: what each has kept is old whenever the other has written.
+    for _ in 0..3 {
+        assert!(set(&store, 1) && set(&store, 1) && set(&other, 1) && set(&other, 1));
+    }
+    let last = Transaction::new().write(Fork::DEFAULT, 4 * 4999, "y");
+    let Outcome::Done(done) = block_on(other.apply(&id("a"), last)).unwrap() else { panic!("no guard") };
+    assert_eq!(done.version, 14);
+    for store in [&store, &other] {
+        assert!(!set(store, 1) && !set(store, 13) && set(store, 14) && !set(store, 13));
+    }
 }

@@ -1,0 +1,520 @@
+//! The engine without a cluster: `extent.lua` runs in a Lua machine of this process, on an object in memory that stands for a
+//! RADOS object, and native writes change the same object. Random histories are compared with the reference model.
+//!
+//! The machine is that of object classes, whose interface is the one of Ceph's class `lua`. It is Lua 5.4; the tests with a
+//! cluster run the version that its OSDs link.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use nacre_class::{Bounds, CallError, Catalogue, Class, Request, Runtime};
+use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::testkit::history::{Generator, Shape};
+use nacre_object::testkit::{MemoryStore, block_on, conformance};
+use nacre_object::{
+    Answer, ByteRange, Check, Done, ErrorKind, ExtentKind, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore,
+    Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
+};
+use parking_lot::Mutex;
+
+use crate::cache::ObjectCache;
+use crate::error::errno;
+use crate::name::{extent_prefix, keyed};
+use crate::record::{Changed, ForkRecord, Header, Placed, Token, decode_key};
+use crate::request::{self, Call};
+use crate::script::{self, FOREIGN_CHUNK, Routine, Section, Sections};
+use crate::sys::WriteStep;
+use crate::{native, reply, write};
+
+/// The name of the class that stands for a routine, and of the script's function.
+const CLASS: &str = "lua";
+const FUNCTION: &str = "run";
+
+/// An engine whose RADOS objects are in memory: their byte streams as default forks, their omaps as keys, their xattrs as
+/// attributes.
+struct Emulated {
+    memory: MemoryStore,
+    runtime: Runtime,
+    routines: Mutex<HashMap<Routine, Arc<Catalogue>>>,
+    /// True if writes are native where they can be.
+    native: bool,
+    /// The knowledge of objects that native writes were last planned by.
+    known: Mutex<HashMap<ObjectId, ObjectCache>>,
+    tokens: AtomicU64,
+    /// The writes that were native, and those that were calls.
+    natives: AtomicU64,
+    calls: AtomicU64,
+}
+
+fn name(bytes: &[u8]) -> Key {
+    Key::new(Bytes::copy_from_slice(bytes)).unwrap()
+}
+
+fn class(text: String) -> Arc<Catalogue> {
+    let class = Class::new(CLASS.to_owned(), 1, text.into(), Vec::new(), Bounds::MAX);
+    Arc::new(Catalogue::of(class))
+}
+
+impl Emulated {
+    fn new(native: bool) -> Self {
+        Self {
+            memory: MemoryStore::new(),
+            runtime: Runtime::new(1),
+            routines: Mutex::default(),
+            native,
+            known: Mutex::default(),
+            tokens: AtomicU64::new(1),
+            natives: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    fn token(&self) -> Token {
+        u128::from(self.tokens.fetch_add(1, Ordering::Relaxed)).to_le_bytes()
+    }
+
+    /// Runs a call with a chunk, as an OSD runs `eval_bufferlist`. Classes cannot load text, so that of the routine is part of
+    /// the class, and `load` returns it for every text, and nothing for what another Lua compiled.
+    fn run(&self, object: &ObjectId, routine: Routine, chunk: &[u8], request: &[u8]) -> (i32, Bytes) {
+        let encoded = script::call(chunk, request);
+        let (loader, function, input) = script::taken_apart(&encoded).unwrap();
+        assert_eq!(function, FUNCTION.as_bytes());
+        let mut routines = self.routines.lock();
+        let catalogue = routines.entry(routine).or_insert_with(|| {
+            let (source, loader) = (script::source(routine), std::str::from_utf8(loader).unwrap());
+            class(format!(
+                "local function chunk(...)\n{source}\nend\n\
+                 function load(text) if text:byte() == 27 then return nil end return chunk end\n{loader}"
+            ))
+        });
+        let catalogue = Arc::clone(catalogue);
+        drop(routines);
+        let request = Request::new(object, CLASS, FUNCTION).input(Bytes::copy_from_slice(input));
+        match block_on(self.runtime.call(&self.memory, &catalogue, &request)) {
+            Ok(called) => (called.result, called.output),
+            Err(CallError::Failed { errno, failure, .. }) => {
+                assert_eq!(errno, errno::ECANCELED, "{}", failure.message);
+                (-errno, failure.output)
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn run_source(&self, object: &ObjectId, routine: Routine, request: &[u8]) -> (i32, Bytes) {
+        self.run(object, routine, script::source(routine).as_bytes(), request)
+    }
+
+    /// Moves an object's live bytes together, and sweeps its index.
+    fn tend(&self, object: &ObjectId) {
+        for (handler, section, bound) in
+            [("sweep", Section::Sweep, 100_u32), ("compact", Section::Compact, 1)]
+        {
+            let sections = Sections::default().with(Section::Index).with(section);
+            let request = [&self.token()[..], &bound.to_le_bytes()].concat();
+            let (code, output) = self.run_source(object, Routine { handler, sections }, &request);
+            assert!(code == 0 && (output.is_empty() || Changed::decode(&output).is_some()));
+        }
+    }
+
+    /// Asks the memory for a part of a RADOS object.
+    fn raw(&self, object: &ObjectId, read: ReadOp) -> Answer {
+        match block_on(self.memory.apply(object, Transaction::new().read(read))).unwrap() {
+            Outcome::Done(done) => done.answers.into_iter().next().unwrap(),
+            refused => panic!("{refused:?}"),
+        }
+    }
+
+    fn header(&self, object: &ObjectId) -> Option<Header> {
+        match self.raw(object, ReadOp::Attribute { name: name(native::HEADER.to_bytes()) }) {
+            Answer::Value(record) => record.map(|record| Header::decode(&record).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn omap(&self, object: &ObjectId, key: &[u8]) -> Option<Bytes> {
+        match self.raw(object, ReadOp::Key { key: name(key) }) {
+            Answer::Value(value) => value,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns all entries of the omap that begin with a prefix.
+    fn entries(&self, object: &ObjectId, prefix: &[u8]) -> Vec<(Key, Bytes)> {
+        let mut range = KeyRange { prefix: Bytes::copy_from_slice(prefix), ..KeyRange::all() };
+        let mut entries = Vec::new();
+        loop {
+            let limit = PAGE_ENTRIES_MAX as u32;
+            match self.raw(object, ReadOp::Keys { range: range.clone(), limit, values: true }) {
+                Answer::Keys(page) => {
+                    range.after = page.entries.last().map(|(key, _)| key.to_bytes());
+                    entries.extend(page.entries);
+                    if !page.more {
+                        return entries;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Adds everything that a transaction names to the knowledge of an object, as reads of it would.
+    fn learn(
+        &self,
+        mut known: ObjectCache,
+        object: &ObjectId,
+        header: &Header,
+        transaction: &Transaction,
+    ) -> ObjectCache {
+        known.saw_header(header);
+        let (forks, keys) = named(transaction);
+        for fork in &forks {
+            let key = keyed(Some(b'f'), fork.as_bytes());
+            let record = match self.omap(object, &key) {
+                Some(value) => ForkRecord::decode(&key, &value).unwrap(),
+                None => ForkRecord::none(&key),
+            };
+            let mut extents = Vec::new();
+            for (key, value) in self.entries(object, &extent_prefix(&record.stem)) {
+                let mut extent = Placed::decode(key.as_bytes(), &value, header).unwrap();
+                extent.version = extent.version.max(record.base);
+                extents.push(extent);
+            }
+            known.saw(header, fork, &record, ByteRange::ALL, &extents);
+        }
+        for key in &keys {
+            let stored = self.omap(object, &keyed(Some(b'k'), key.as_bytes()));
+            let found = stored.map(|stored| decode_key(&stored, header).unwrap());
+            known.saw_key(header, key, found.as_ref());
+        }
+        known
+    }
+
+    /// Applies a transaction as a native write, if it has that form and is not refused.
+    fn write_natively(&self, object: &ObjectId, transaction: &Transaction) -> Option<Outcome> {
+        let before = self.header(object);
+        let (mut known, write) = match &before {
+            None => (ObjectCache::default(), write::plan_first(transaction, self.token())?),
+            Some(header) => {
+                let kept = self.known.lock().remove(object).unwrap_or_default();
+                let known = self.learn(kept, object, header, transaction);
+                let write = write::plan(transaction, &known, self.token())?;
+                (known, write)
+            }
+        };
+        write.with_steps(|steps| self.perform(object, steps));
+        match &before {
+            None => write.made(&mut known),
+            Some(_) => write.foretell(&mut known),
+        }
+        // What the client takes the object to be from now on is what it is.
+        assert_eq!(self.header(object), Some(write.after));
+        let found = self.learn(ObjectCache::default(), object, &write.after, transaction);
+        let (forks, keys) = named(transaction);
+        for fork in forks.iter().filter(|fork| known.fork(fork).is_some()) {
+            assert_eq!(known.fork(fork), found.fork(fork));
+            if let Some(extents) = known.covering(fork, ByteRange::ALL) {
+                assert_eq!(Some(extents), found.covering(fork, ByteRange::ALL));
+            }
+        }
+        for key in keys.iter().filter(|key| known.key(key).is_some()) {
+            assert_eq!(known.key(key), found.key(key));
+        }
+        self.known.lock().insert(object.clone(), known);
+        self.natives.fetch_add(1, Ordering::Relaxed);
+        let existed = write.before.is_some();
+        Some(Outcome::Done(Done { version: write.after.version, existed, answers: write.answers }))
+    }
+
+    /// Performs the steps of a native write, which must all succeed.
+    fn perform(&self, object: &ObjectId, steps: &[WriteStep<'_>]) {
+        let mut transaction = Transaction::new();
+        let copied = Bytes::copy_from_slice;
+        for step in steps {
+            transaction = match step {
+                WriteStep::IfXattr(attribute, value) => {
+                    let (name, check) = (name(attribute.to_bytes()), Check::Equal(copied(value)));
+                    transaction.guard(Guard::Attribute { name, check })
+                }
+                WriteStep::CreateNew => transaction.guard(Guard::Absent).change(WriteOp::Create),
+                WriteStep::Bytes { offset, data } => {
+                    let extents = vec![(*offset, copied(data))];
+                    transaction.change(WriteOp::Extents { fork: Fork::DEFAULT, extents })
+                }
+                WriteStep::SetOmaps(entries) => {
+                    entries.iter().fold(transaction, |transaction, (key, value)| {
+                        transaction.change(WriteOp::SetKey { key: name(key), value: value.clone() })
+                    })
+                }
+                WriteStep::RemoveOmaps(keys) => keys.iter().fold(transaction, |transaction, key| {
+                    transaction.change(WriteOp::RemoveKey { key: name(key) })
+                }),
+                WriteStep::SetXattr(attribute, value) => {
+                    let (name, value) = (name(attribute.to_bytes()), copied(value));
+                    transaction.change(WriteOp::SetAttribute { name, value })
+                }
+                _ => panic!("a native write has no such step"),
+            };
+        }
+        let outcome = block_on(self.memory.apply(object, transaction)).unwrap();
+        assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    }
+
+    /// Makes one call of a transaction.
+    fn call(
+        &self,
+        object: &ObjectId,
+        transaction: &Transaction,
+        expected: Option<u64>,
+        marked: bool,
+    ) -> Result<Result<Changed, reply::Reply>, StoreError> {
+        let sections = request::sections(transaction, expected.is_some());
+        let token = self.token();
+        let request = request::encode(transaction, Call { token: &token, expected, marked });
+        let (code, output) = self.run_source(object, Routine { handler: "apply", sections }, &request);
+        if code == 0 && !transaction.writes.is_empty() {
+            return Ok(Ok(Changed::decode(&output).expect("a change within 32 bytes")));
+        }
+        reply::decode(transaction, output).expect("a reply").map(Err)
+    }
+
+    fn transact(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
+        let writes = !transaction.writes.is_empty();
+        if self.native
+            && writes
+            && let Some(outcome) = self.write_natively(object, transaction)
+        {
+            return Ok(outcome);
+        }
+        let mut held: Option<(u64, Vec<Answer>)> = None;
+        if writes && !transaction.reads.is_empty() {
+            let reading = Transaction { writes: Vec::new(), ..transaction.clone() };
+            match self.transact(object, &reading)? {
+                Outcome::Done(done) => held = Some((done.version, done.answers)),
+                refused => return Ok(refused),
+            }
+        }
+        self.calls.fetch_add(u64::from(writes), Ordering::Relaxed);
+        let mut marked = false;
+        loop {
+            let expected = held.as_ref().map(|(version, _)| *version);
+            let answered = match self.call(object, transaction, expected, marked)? {
+                Ok(Changed { version, existed, .. }) => {
+                    let answers = held.map(|(_, answers)| answers).unwrap_or_default();
+                    return Ok(Outcome::Done(Done { version, existed, answers }));
+                }
+                Err(answered) => answered,
+            };
+            let text = match answered {
+                reply::Reply::Unindexed if !marked => {
+                    marked = true;
+                    continue;
+                }
+                reply::Reply::Answered(answers, header) if !writes => {
+                    let Header { version, exists: existed, .. } = header;
+                    return Ok(Outcome::Done(Done { version, existed, answers }));
+                }
+                reply::Reply::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
+                reply::Reply::TooFar(size, len) => return Err(nacre_object::appended_too_far(size, len)),
+                reply::Reply::Crowded(count) => format!("{count} attributes"),
+                reply::Reply::Failed(why) => panic!("the class failed: {why}"),
+                reply::Reply::Corrupt(key) => panic!("the class found {key:?} corrupt"),
+                _ => panic!("an answer that fits nothing"),
+            };
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        }
+    }
+
+    /// Checks that the numbers in an object's header are those of its entries.
+    fn audit(&self, object: &ObjectId) {
+        let Some(header) = self.header(object) else { return };
+        let count = |prefix: &[u8]| self.entries(object, prefix).len();
+        assert_eq!(header.keys as usize, count(b"k"));
+        assert_eq!(usize::from(header.attributes), count(b"a"));
+        let records: Vec<ForkRecord> = self
+            .entries(object, b"f")
+            .iter()
+            .map(|(key, value)| ForkRecord::decode(key.as_bytes(), value).unwrap())
+            .collect();
+        let sizes: Vec<u64> = records.iter().filter_map(|record| record.size).collect();
+        assert_eq!(header.forks as usize, sizes.len());
+        assert_eq!(header.bytes(), sizes.iter().fold(0, |sum, size| sum.saturating_add(*size)));
+        let live = self
+            .entries(object, b"x")
+            .iter()
+            .map(|(key, value)| Placed::decode(key.as_bytes(), value, &header).unwrap())
+            .filter(|extent| extent.kind == ExtentKind::Data)
+            .map(|extent| extent.end - extent.start);
+        assert_eq!(u64::from(header.live), live.sum::<u64>());
+    }
+}
+
+/// Returns the forks and the keys that a transaction names, as far as native writes have to do with them.
+fn named(transaction: &Transaction) -> (Vec<Fork>, Vec<Key>) {
+    let (mut forks, mut keys) = (Vec::new(), Vec::new());
+    for guard in &transaction.guards {
+        match guard {
+            Guard::Region { fork, .. } | Guard::Proposal { fork, .. } | Guard::Size { fork, .. } => {
+                forks.push(fork.clone());
+            }
+            Guard::Key { key, .. } | Guard::KeyVersion { key, .. } => keys.push(key.clone()),
+            _ => {}
+        }
+    }
+    for read in &transaction.reads {
+        if let ReadOp::Key { key } | ReadOp::VersionedKey { key, .. } = read {
+            keys.push(key.clone());
+        }
+    }
+    for write in &transaction.writes {
+        match write {
+            WriteOp::Extents { fork, .. } | WriteOp::Append { fork, .. } => forks.push(fork.clone()),
+            WriteOp::SetKey { key, .. } | WriteOp::RemoveKey { key } => keys.push(key.clone()),
+            _ => {}
+        }
+    }
+    (forks, keys)
+}
+
+impl ObjectStore for Emulated {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        Reply::ready(transaction.validate().and_then(|()| self.transact(object, &transaction)))
+    }
+
+    fn list(&self, _after: Option<&ObjectId>, _limit: usize) -> Reply<Vec<ObjectId>> {
+        let text = "there is no index of names in this emulation";
+        Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)))
+    }
+}
+
+/// Returns the seed of the first history: that of the environment, or any.
+fn first_seed() -> u64 {
+    let seed = std::env::var("NACRE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| rand::random::<u64>() >> 8);
+    println!("NACRE_SEED={seed}");
+    seed
+}
+
+/// Compares random histories with the model, step by step and at their ends. Returns the number of native writes and of others.
+fn histories(native: bool, count: u64, steps: usize, shape: &Shape) -> (u64, u64) {
+    let (mut natives, mut calls) = (0, 0);
+    let first = first_seed();
+    for seed in first..first + count {
+        let store = Emulated::new(native);
+        let mut generator = Generator::new(seed, shape.clone());
+        for number in 0..steps {
+            let step = generator.step();
+            let found = block_on(store.apply(&step.object, step.transaction.clone()));
+            let agree = match (&found, &step.expected) {
+                (Err(found), Err(expected)) => found.kind == expected.kind,
+                (found, expected) => found == expected,
+            };
+            assert!(agree, "seed {seed}, transaction {number}: {:?}: {found:?}", step.transaction);
+            if number % 10 == 9 {
+                store.tend(&step.object);
+            }
+            store.audit(&step.object);
+        }
+        if let Err(failure) = conformance::compare(&store, generator.model(), generator.objects()) {
+            panic!("seed {seed}, at the end: {failure}");
+        }
+        natives += store.natives.load(Ordering::Relaxed);
+        calls += store.calls.load(Ordering::Relaxed);
+    }
+    (natives, calls)
+}
+
+/// A shape of histories that have native forms now and then: new objects, keys and appended bytes.
+fn simple() -> Shape {
+    Shape {
+        writes_max: 2,
+        reads_max: 1,
+        guards_max: 1,
+        extents_max: 3,
+        remove_percent: 1,
+        ..Shape::default()
+    }
+}
+
+#[test]
+fn the_class_agrees_with_the_model_under_lua_5_4() {
+    let (object, runtime) = (ObjectId::try_from("o").unwrap(), Runtime::new(1));
+    let version = "function run(i, o) o:append(_VERSION) end objclass.register(run)".to_owned();
+    let (memory, request) = (MemoryStore::new(), Request::new(&object, CLASS, FUNCTION));
+    let called = block_on(runtime.call(&memory, &class(version), &request)).unwrap();
+    assert_eq!(called.output, "Lua 5.4");
+    assert_eq!(histories(false, 6, 40, &Shape::default()).0, 0);
+    let busy = Shape { objects: 1, forks: 1, span_bytes: 40, remove_percent: 1, ..Shape::default() };
+    histories(false, 3, 40, &busy);
+    // Pieces that are placed at multiples of 4 KiB.
+    let long =
+        Shape { objects: 1, forks: 2, span_bytes: 40_000, extent_bytes_max: 15_000, ..Shape::default() };
+    histories(false, 1, 30, &long);
+}
+
+#[test]
+fn native_writes_and_calls_agree_with_the_model() {
+    let (natives, calls) = histories(true, 8, 50, &simple());
+    assert!(natives > 0 && calls > 0, "{natives} native writes, {calls} calls");
+    histories(true, 3, 40, &Shape::default());
+    let long = Shape { span_bytes: 40_000, extent_bytes_max: 15_000, ..simple() };
+    histories(true, 2, 30, &long);
+}
+
+#[test]
+fn writes_that_are_made_of_many_pieces_keys_and_appends_are_native() {
+    let (store, object) = (Emulated::new(true), ObjectId::try_from("o").unwrap());
+    let done = |transaction: Transaction| match block_on(store.apply(&object, transaction)).unwrap() {
+        Outcome::Done(done) => done,
+        refused => panic!("{refused:?}"),
+    };
+    let (key, other) = (Key::try_from("key").unwrap(), Key::try_from("other").unwrap());
+    let set = |key: &Key, value: &'static str| WriteOp::SetKey { key: key.clone(), value: value.into() };
+    let extents = |from: u64, count: u64| WriteOp::Extents {
+        fork: Fork::DEFAULT,
+        extents: (from..from + count).map(|piece| (10 * piece, Bytes::from_static(b"abc"))).collect(),
+    };
+    // The first write makes the object, with all that it holds; a guard that does not hold is left to the class.
+    let first = Transaction::new().guard(Guard::Absent).change(extents(0, 1000)).change(set(&key, "one"));
+    assert_eq!(done(first.clone()).version, 1);
+    assert!(matches!(block_on(store.apply(&object, first)).unwrap(), Outcome::Refused(_)));
+    // Many pieces behind the end, and some that are there already.
+    done(Transaction::new().change(extents(1000, 900)));
+    done(
+        Transaction::new().guard(Guard::Size { fork: Fork::DEFAULT, size: 18_993 }).change(extents(990, 20)),
+    );
+    // What is read is as it was before.
+    let exchange = Transaction::new()
+        .guard(Guard::KeyVersion { key: key.clone(), version: 1 })
+        .guard(Guard::Key { key: other.clone(), check: Check::Absent })
+        .read(ReadOp::Key { key: key.clone() })
+        .read(ReadOp::Stat)
+        .change(set(&key, "two"))
+        .change(set(&other, "more"))
+        .change(WriteOp::RemoveKey { key: other.clone() })
+        .change(WriteOp::Append { fork: Fork::DEFAULT, data: "tail".into() });
+    let found = done(exchange);
+    assert_eq!((found.version, &found.answers[0]), (4, &Answer::Value(Some("one".into()))));
+    assert!(matches!(&found.answers[1], Answer::Stat(stat) if (stat.version, stat.keys) == (3, 1)));
+    assert_eq!((store.natives.load(Ordering::Relaxed), store.calls.load(Ordering::Relaxed)), (4, 1));
+    store.audit(&object);
+    // The class sees all of it.
+    let whole = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(18_980, 20));
+    let Answer::Range(read) = &done(whole).answers[0] else { panic!("not a range") };
+    assert_eq!((&read.data[..], read.size), (&b"abc\0\0\0\0\0\0\0abctail"[..], 18_997));
+}
+
+#[test]
+fn a_chunk_that_another_lua_compiled_is_refused_and_its_text_is_run() {
+    let (store, object) = (Emulated::new(false), ObjectId::try_from("o").unwrap());
+    let create = Transaction::new().change(WriteOp::Create);
+    let routine = Routine { handler: "apply", sections: request::sections(&create, false) };
+    let token = store.token();
+    let request = request::encode(&create, Call { token: &token, expected: None, marked: true });
+    let (code, output) = store.run(&object, routine, b"\x1bLua\x53\0\x19\x93\r\n\x1a\n", &request);
+    assert_eq!((code, &output[..]), (-errno::ECANCELED, &[FOREIGN_CHUNK][..]));
+    assert!(store.header(&object).is_none());
+    let (code, output) = store.run_source(&object, routine, &request);
+    assert_eq!((code, Changed::decode(&output).map(|changed| changed.version)), (0, Some(1)));
+}
