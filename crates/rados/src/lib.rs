@@ -23,6 +23,7 @@ mod index;
 mod limit;
 mod name;
 mod native;
+mod program;
 pub mod raw;
 mod read;
 mod record;
@@ -37,6 +38,7 @@ mod sys;
 mod uri;
 
 pub use compact::CompactionReport;
+pub use program::{Program, ProgramRun};
 pub use scrub::ScrubReport;
 pub use store::RadosStore;
 pub use uri::Location;
