@@ -220,7 +220,11 @@ impl OsdRuntime {
             }
             names = known.classes.iter().map(|(name, _)| name.clone()).collect();
         }
-        names.extend(more.filter(|more| !names.contains(more)));
+        if let Some(more) = more
+            && !names.contains(&more)
+        {
+            names.push(more);
+        }
         let script = self.osds.load(&before(catalogue, &names)?, body());
         let ids = names.iter().map(|name| class_of(catalogue, name).map(Class::id)).collect::<Vec<_>>();
         let loaded = Arc::new(Loaded { classes: names.into_iter().zip(ids).collect(), script });
@@ -277,7 +281,7 @@ fn quoted(bytes: &[u8]) -> String {
 }
 
 /// Returns what stands behind the names of the OSDs' own script: the prelude, with counters, and what it stands on.
-fn body() -> &'static str {
+pub fn body() -> &'static str {
     static BODY: OnceLock<String> = OnceLock::new();
     BODY.get_or_init(|| {
         // It is part of this program, and a test rewrites it.
@@ -392,4 +396,67 @@ fn decode(mut text: Bytes) -> Option<Reply> {
         38 => Reply::Fenced(text.try_get_u64_le().ok()?),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_encoded_as_the_script_takes_it_apart() {
+        let object = ObjectId::try_from("o").unwrap();
+        let request = Request::new(&object, "c", "m").input("in");
+        let bounds = Bounds { instructions: 80, memory_bytes: 7, output_bytes: 9, ..Bounds::default() };
+        let mut expected = vec![0xff; 8];
+        for number in [10 + PRELUDE_UNITS, 7, 9, 3] {
+            expected.extend(number.to_le_bytes());
+        }
+        expected.extend([0; 9]);
+        expected.extend(b"\x01c\x01m\x02\0\0\0in");
+        assert_eq!(encode(&request, None, 3, &bounds), Some(expected.clone()));
+        let fenced = Request { fence: Some(5), ..request.clone() };
+        expected[..8].copy_from_slice(&4_u64.to_le_bytes());
+        expected[40..49].copy_from_slice(&[1, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encode(&fenced, Some(4), 3, &bounds), Some(expected));
+        let long = "m".repeat(256);
+        assert_eq!(encode(&Request { method: &long, ..request }, None, 3, &bounds), None);
+    }
+
+    #[test]
+    fn answers_are_taken_apart_and_cut_ones_refused() {
+        let mut finished = vec![32];
+        finished.extend(6_u64.to_le_bytes());
+        finished.push(1);
+        finished.extend(2_i32.to_le_bytes());
+        finished.extend(5_u64.to_le_bytes());
+        finished.extend(b"\x03\0\0\0out\x01\0\x04\0\0\0line");
+        let called = Called {
+            result: 2,
+            output: "out".into(),
+            version: Some(6),
+            log: vec!["line".to_owned()],
+            instructions: 40,
+            ..Called::default()
+        };
+        assert_eq!(decode(finished.clone().into()), Some(Reply::Finished(6, called)));
+        let mut failed = vec![33, 16, 0, 0, 0];
+        failed.extend([0; 8]);
+        failed.extend(b"\x04\0\0\0busy\0\0\0\0\0\0");
+        let failure = Failure { message: "busy".to_owned(), ..Failure::default() };
+        assert_eq!(decode(failed.clone().into()), Some(Reply::Failed(16, failure)));
+        for whole in [finished, failed] {
+            for end in 0..whole.len() {
+                assert_eq!(decode(Bytes::copy_from_slice(&whole[..end])), None, "cut at {end}");
+            }
+        }
+        assert_eq!(decode(Bytes::from_static(&[35, 2])), Some(Reply::Exceeded(Bound::Memory)));
+        assert_eq!(decode(Bytes::from_static(&[99])), None);
+        let short = short_output(Bytes::from_static(b"\x01\x07\0\0\0yes")).unwrap();
+        assert_eq!((short.result, &short.output[..]), (7, &b"yes"[..]));
+    }
+
+    #[test]
+    fn names_and_texts_cannot_end_their_literal() {
+        assert_eq!(quoted(b"a\"]\\\n1"), "\"a\\034\\093\\092\\0101\"");
+    }
 }
