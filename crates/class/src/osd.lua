@@ -109,6 +109,7 @@ local function method()
   end
 
   local function operate(f, ...)
+    charge(16)
     to_host()
     return finish(pcall(f, ...))
   end
