@@ -1,7 +1,7 @@
 -- Methods of classes in an OSD: the functions that the prelude stands on, made of those of extent.lua.
 --
 -- The text before this one is that of extent.lua, whose local names it uses, then `prelude(nacre_count, nacre_join, …)`,
--- `CONSTANTS`, and what is before all: `nacre_classes`, a table of classes, each with its version and its text as a function.
+-- `CONSTANTS` and `patterns(…)`, and what is before all: `nacre_classes`, a table of classes, each with its version and its text as a function.
 -- What scripts call here is bounded as at Nacre's servers: by units of work, of which loops and functions pay by their
 -- counters and natives by `charge`, and by the memory that texts take. The changes of a method are collected in the form
 -- in which clients send them, so that `conclude` makes them as it makes those of a transaction; until then everything
@@ -14,8 +14,8 @@ local function method()
   local INSTRUCTIONS, MEMORY, OUTPUT = 1, 2, 3
   local ENOENT, EIO, E2BIG, EEXIST, EINVAL, EFBIG, EROFS, ENODATA, EPERM, EOPNOTSUPP = 2, 5, 7, 17, 22, 27, 30, 61, 1, 95
   local ACCEPTED, MAP_HEADER = "nacre.classes", "nacre.map-header"
-  local byte, char, find, gmatch, gsub, rep = string.byte, string.char, string.find, string.gmatch, string.gsub, string.rep
-  local spread, joined, sorted, integer = table.unpack, table.concat, table.sort, math.tointeger
+  local byte, find, gmatch, gsub, rep = string.byte, string.find, string.gmatch, string.gsub, string.rep
+  local joined, sorted, integer = table.concat, table.sort, math.tointeger
   local string_meta, buffer_meta = getmetatable(""), getmetatable(bufferlist.new())
   local raw_str, raw_append, raw_new = buffer_meta.str, buffer_meta.append, bufferlist.new
 
@@ -543,307 +543,7 @@ local function method()
     return pack(format, ...)
   end
 
-  -- Patterns, by the rules of Lua's own matcher, each step of which is paid for: that one may take exponential time.
-  local subject, pattern, level, depth = "", "", 0, 0
-  -- Captures: where they start, and their lengths; -1 is open, -2 a position.
-  local starts, lengths = {}, {}
-  local run
-
-  local function is_in_class(c, letter)
-    local of = char(letter)
-    if find("acdglpsuwxACDGLPSUWX", of, 1, true) then return find(char(c), "%" .. of) ~= nil end
-    return letter == c
-  end
-
-  local function class_end(p)
-    local c = byte(pattern, p)
-    if c == 37 then
-      if p >= #pattern then error("malformed pattern (ends with '%')", 0) end
-      return p + 2
-    end
-    if c ~= 91 then return p + 1 end
-    local at = p + 1
-    if byte(pattern, at) == 94 then at = at + 1 end
-    while true do
-      charge(1)
-      local inner = byte(pattern, at)
-      at = at + 1
-      if not inner or inner == 37 and at > #pattern then error("malformed pattern (missing ']')", 0) end
-      if inner == 37 then at = at + 1 end
-      if byte(pattern, at) == 93 then return at + 1 end
-    end
-  end
-
-  local function is_in_set(c, p, last)
-    local at, found = p + 1, true
-    if byte(pattern, at) == 94 then at, found = at + 1, false end
-    while at < last do
-      charge(1)
-      local first = byte(pattern, at)
-      if first == 37 then
-        if is_in_class(c, byte(pattern, at + 1)) then return found end
-        at = at + 2
-      elseif byte(pattern, at + 1) == 45 and at + 2 < last then
-        if first <= c and c <= byte(pattern, at + 2) then return found end
-        at = at + 3
-      else
-        if first == c then return found end
-        at = at + 1
-      end
-    end
-    return not found
-  end
-
-  local function is_single(s, p, behind)
-    charge(1)
-    local c, first = byte(subject, s), byte(pattern, p)
-    if not c then return false end
-    if first == 46 then return true end
-    if first == 37 then return is_in_class(c, byte(pattern, p + 1)) end
-    if first == 91 then return is_in_set(c, p, behind - 1) end
-    return first == c
-  end
-
-  local function greedy(s, p, behind)
-    local count = 0
-    while is_single(s + count, p, behind) do count = count + 1 end
-    while count >= 0 do
-      local found = run(s + count, behind + 1)
-      if found then return found end
-      count = count - 1
-    end
-  end
-
-  local function lazy(s, p, behind)
-    while true do
-      local found = run(s, behind + 1)
-      if found then return found end
-      if not is_single(s, p, behind) then return nil end
-      s = s + 1
-    end
-  end
-
-  local function open(s, p, length)
-    if level == 32 then error("too many captures", 0) end
-    level = level + 1
-    starts[level], lengths[level] = s, length
-    local found = run(s, p)
-    if not found then level = level - 1 end
-    return found
-  end
-
-  local function close(s, p)
-    for i = level, 1, -1 do
-      if lengths[i] == -1 then
-        lengths[i] = s - starts[i]
-        local found = run(s, p)
-        if not found then lengths[i] = -1 end
-        return found
-      end
-    end
-    error("invalid pattern capture", 0)
-  end
-
-  local function balanced(s, p)
-    local opening, closing = byte(pattern, p), byte(pattern, p + 1)
-    if not closing then error("malformed pattern (missing arguments to '%b')", 0) end
-    if byte(subject, s) ~= opening then return nil end
-    local nested = 1
-    for at = s + 1, #subject do
-      charge(1)
-      local c = byte(subject, at)
-      if c == closing then
-        nested = nested - 1
-        if nested == 0 then return at + 1 end
-      elseif c == opening then
-        nested = nested + 1
-      end
-    end
-  end
-
-  local function again(s, digit)
-    local i = digit - 48
-    if i < 1 or i > level or lengths[i] < 0 then error("invalid capture index in pattern", 0) end
-    local text = sub(subject, starts[i], starts[i] + lengths[i] - 1)
-    charge(#text >> 4)
-    if sub(subject, s, s + #text - 1) == text then return s + #text end
-  end
-
-  local function matched(s, p)
-    while true do
-      charge(1)
-      local c = byte(pattern, p)
-      if not c then return s end
-      local is_item = true
-      if c == 40 then
-        if byte(pattern, p + 1) == 41 then return open(s, p + 2, -2) end
-        return open(s, p + 1, -1)
-      elseif c == 41 then
-        return close(s, p + 1)
-      elseif c == 36 and p == #pattern then
-        return s == #subject + 1 and s or nil
-      elseif c == 37 then
-        local following = byte(pattern, p + 1)
-        if following == 98 then
-          s = balanced(s, p + 2)
-          if not s then return nil end
-          p, is_item = p + 4, false
-        elseif following == 102 then
-          p = p + 2
-          if byte(pattern, p) ~= 91 then error("missing '[' after '%f' in pattern", 0) end
-          local behind = class_end(p)
-          local before, here = s > 1 and byte(subject, s - 1) or 0, byte(subject, s) or 0
-          if is_in_set(before, p, behind - 1) or not is_in_set(here, p, behind - 1) then return nil end
-          p, is_item = behind, false
-        elseif following and following >= 48 and following <= 57 then
-          s = again(s, following)
-          if not s then return nil end
-          p, is_item = p + 2, false
-        end
-      end
-      if is_item then
-        local behind = class_end(p)
-        local repeats = byte(pattern, behind)
-        if repeats == 63 then
-          if is_single(s, p, behind) then
-            local found = run(s + 1, behind + 1)
-            if found then return found end
-          end
-          p = behind + 1
-        elseif repeats == 43 then
-          if not is_single(s, p, behind) then return nil end
-          return greedy(s + 1, p, behind)
-        elseif repeats == 42 then
-          return greedy(s, p, behind)
-        elseif repeats == 45 then
-          return lazy(s, p, behind)
-        else
-          if not is_single(s, p, behind) then return nil end
-          s, p = s + 1, behind
-        end
-      end
-    end
-  end
-
-  run = function(s, p)
-    if depth == 200 then error("pattern too complex", 0) end
-    depth = depth + 1
-    local found = matched(s, p)
-    depth = depth - 1
-    return found
-  end
-
-  -- The first match from an offset on, that does not end at one: its first byte, and the one behind it.
-  local function search(text, of, from, anchors, last)
-    local is_anchored = anchors and byte(of) == 94
-    subject, pattern = text, is_anchored and sub(of, 2) or of
-    for start = from + 1, #text + 1 do
-      level, depth = 0, 0
-      charge(1)
-      local behind = run(start, 1)
-      if behind and behind - 1 ~= last then return start, behind end
-      if is_anchored then return nil end
-    end
-  end
-
-  local function captured(i)
-    local length = lengths[i]
-    if length == -1 then error("unfinished capture", 0) end
-    if length == -2 then return starts[i] end
-    reserve(length)
-    return sub(subject, starts[i], starts[i] + length - 1)
-  end
-
-  -- The captures of the last match; where it has none, the whole of it if its place is given.
-  local function captures(start, behind)
-    if level == 0 then
-      if not start then return end
-      reserve(behind - start)
-      return sub(subject, start, behind - 1)
-    end
-    local values = {}
-    for i = 1, level do values[i] = captured(i) end
-    return spread(values, 1, level)
-  end
-
-  local function place(init, length)
-    init = init == nil and 1 or whole(init)
-    if init < 0 then init = length + init + 1 end
-    if init < 1 then init = 1 end
-    return init <= length + 1 and init - 1 or nil
-  end
-
-  function N.search(text, of, from, anchors, last)
-    text, of, from = text_of(text), text_of(of), natural(from)
-    local start, behind = search(text, of, from, anchors, last)
-    if not start then return end
-    return start - 1, behind - 1, captures(start, behind)
-  end
-
-  function N.find(text, of, init, plain)
-    text, of = text_of(text), text_of(of)
-    local from = place(init, #text)
-    if not from then return nil end
-    if plain or not find(of, "[%^$*+?.(%[%%%-]") then
-      charge(1 + ((#text - from) * (#of + 8) >> 8))
-      return find(text, of, from + 1, true)
-    end
-    local start, behind = search(text, of, from, true)
-    if not start then return nil end
-    return start, behind - 1, captures()
-  end
-
-  function N.match(text, of, init)
-    text, of = text_of(text), text_of(of)
-    local from = place(init, #text)
-    if not from then return nil end
-    local start, behind = search(text, of, from, true)
-    if not start then return nil end
-    return captures(start, behind)
-  end
-
-  function N.gsub_text(text, of, replacement, max)
-    text, of, replacement = text_of(text), text_of(of), text_of(replacement)
-    max = max == nil and math.maxinteger or whole(max)
-    local parts, count, at, last = {}, 0, 0, nil
-    local function put(part)
-      reserve(#part)
-      parts[#parts + 1] = part
-    end
-    while count < max and at <= #text do
-      local start, behind = search(text, of, at, true, last)
-      if not start then break end
-      count = count + 1
-      put(sub(text, at + 1, start - 1))
-      local from = 1
-      while true do
-        local percent = find(replacement, "%", from, true)
-        if not percent then break end
-        charge(1)
-        put(sub(replacement, from, percent - 1))
-        local digit = (byte(replacement, percent + 1) or 0) - 48
-        if digit == -11 then
-          put("%")
-        elseif digit == 0 or digit == 1 and level == 0 then
-          put(sub(text, start, behind - 1))
-        elseif digit < 0 or digit > 9 then
-          error("invalid use of '%' in replacement string", 0)
-        elseif digit > level then
-          error("invalid capture index %" .. digit .. " in replacement string", 0)
-        else
-          put(captured(digit) .. "")
-        end
-        from = percent + 2
-      end
-      put(sub(replacement, from))
-      at, last = behind - 1, behind - 1
-      if byte(of) == 94 then break end
-    end
-    put(sub(text, at + 1))
-    local made = joined(parts)
-    reserve(#made)
-    return made, count
-  end
+  for function_name, f in pairs(patterns(charge, reserve, text_of, whole, natural)) do N[function_name] = f end
 
   -- Buffers.
   local output = raw_new()
@@ -1144,9 +844,9 @@ local function method()
     return joined(parts)
   end
 
-  -- Ends the call with a failure of the method.
+  -- The answer of a method that failed.
   local function failed(number, text)
-    fail(FAILED, pack("<I4i8s4s4", number, units - left, text, raw_str(output)), logged())
+    return pack("<BI4i8s4s4", FAILED, number, units - left, text, raw_str(output)) .. logged()
   end
 
   local G = setmetatable({
@@ -1160,34 +860,36 @@ local function method()
     return invoke(class, N.chunk(class), name, given, output)
   end)
   to_host()
+  -- What is answered without an error and changes nothing is a read, of which the OSD keeps no record.
+  if type(fatal) == "table" and fatal[1] and byte(fatal[1]) >= FINISHED then return fatal[1] end
   if fatal ~= nil then error(fatal, 0) end
   if not ok then
     local kind = type(result)
     local text = (kind == "string" or kind == "number") and sub(result, 1, 1024) or "an error that is a " .. kind
-    failed(raised or EIO, text)
+    return failed(raised or EIO, text)
   end
   local kind = type(result)
   local value = (kind == "number" or kind == "string") and tonumber(result)
   value = value and integer(value)
-  if not value then failed(EIO, "the method returned a " .. kind .. ", where an integer is expected") end
+  if not value then return failed(EIO, "the method returned a " .. kind .. ", where an integer is expected") end
   if value > 0x7fffffff or value < -0x80000000 then
-    failed(EIO, "the method returned " .. value .. ", which is no 32-bit integer")
+    return failed(EIO, "the method returned " .. value .. ", which is no 32-bit integer")
   end
-  if value < 0 then failed(value == -0x80000000 and EIO or -value, "") end
+  if value < 0 then return failed(value == -0x80000000 and EIO or -value, "") end
 
   local text = raw_str(output)
   local function report(status)
-    fail(status, pack("<i8Bi4i8s4", header.version, existed and 1 or 0, value, units - left, text), logged())
+    return pack("<Bi8Bi4i8s4", status, header.version, existed and 1 or 0, value, units - left, text) .. logged()
   end
-  if #changes == 0 then report(FINISHED) end
-  if has_session == 1 and is_fenced(session) then fail(FENCED, pack("<i8", header.fence)) end
+  if #changes == 0 then return report(FINISHED) end
+  if has_session == 1 and is_fenced(session) then return pack("<Bi8", FENCED, header.fence) end
   -- The answer to a change has 32 bytes, of which the change itself takes 17. A longer one goes first, and changes
   -- nothing; the client then wants the same again, of the same version.
   local short = value == 0 and "\0" .. text or pack("<Bi4", 1, value) .. text
   if expected == header.version then
     short = ""
   elseif #short > 15 or #logs > 0 then
-    report(PREPARED)
+    return report(PREPARED)
   end
   -- No earlier text of a class may change what a later one has left. This comes before the other changes, which may
   -- remove the object.

@@ -29,7 +29,7 @@ use crate::runtime::{Called, Request, exceeded, failed};
 use crate::{errno, vm};
 
 /// The functions that the prelude stands on in an OSD.
-const NATIVES: &str = include_str!("osd.lua");
+const NATIVES: &str = concat!(include_str!("osd_pattern.lua"), include_str!("osd.lua"));
 /// The number of attempts after which a call is given up.
 const ATTEMPTS_MAX: u32 = 1000;
 /// The number of attempts after which a call waits for its turn.

@@ -20,7 +20,7 @@ use crate::reply;
 use crate::script;
 use crate::store::Inner;
 
-/// The least status of an answer that is the program's own: lower ones are those of `extent.lua`.
+/// The least status of an answer that is the program's own. Changes begin with flags, which are lower.
 const OWN_STATUS_MIN: u8 = 32;
 /// The status of a call that would have made the object, or removed it, without a mark in the index of names.
 const UNINDEXED: u8 = 9;
@@ -36,8 +36,9 @@ pub struct Program {
 impl Program {
     /// Creates a program of two texts. The first stands before everything else, and sees nothing of it. The second sees all
     /// local names of `extent.lua`, and defines the local function `method`: after `load_header()` it sets `token` by
-    /// `take("c16")`, and takes a byte that says whether the index has a mark. Then comes the request. It fails with its
-    /// answer, of which the first byte is 32 or more; or returns what `conclude` returned, and up to 15 bytes behind that.
+    /// `take("c16")`, and takes a byte that says whether the index has a mark. Then comes the request. It returns an
+    /// answer of which the first byte is 32 or more, and changes nothing; or what `conclude` returned, and up to 15 bytes
+    /// behind that.
     pub fn new(before: &[u8], body: &str) -> Self {
         Self { source: script::program(before, body).into(), compiled: RwLock::new(None) }
     }
@@ -91,9 +92,13 @@ impl Inner {
             let chunk = self.program_chunk(name, program).await;
             let under_way = CallUnderWay::begin(known);
             let completed = self.start_call(name, &script::call(&chunk, &input), Attempt::Write).await;
-            under_way.end((completed.code >= 0).then_some(token));
             let output =
                 completed.answers.into_iter().next().map(|answer| answer.into_bytes()).unwrap_or_default();
+            let is_own = output.first().is_some_and(|status| *status >= OWN_STATUS_MIN);
+            under_way.end((completed.code >= 0 && !is_own).then_some(token));
+            if completed.code >= 0 && is_own {
+                return Ok((ProgramRun { version: None, output: Some(output) }, None));
+            }
             if completed.code >= 0 {
                 // Only a change that was made ends like this.
                 let (changed, output) = match Changed::decode_before(&output) {
@@ -123,9 +128,6 @@ impl Inner {
                     *program.compiled.write() = None;
                 }
                 Some(UNINDEXED) if mark.is_none() => *mark = Some(self.mark(object).await?),
-                Some(status) if status >= OWN_STATUS_MIN => {
-                    return Ok((ProgramRun { version: None, output: Some(output) }, None));
-                }
                 Some(_) => {
                     if let Some(reply) = reply::decode(&Transaction::new(), output) {
                         drop(self.conclude(object, reply?)?);
