@@ -127,7 +127,7 @@ fn a_change_whose_answer_got_lost_is_not_said_to_have_failed() {
 
 #[test]
 fn classes_that_a_method_calls_are_sent_once_it_asks_for_them() {
-    let wanted = |name: &str| said([&[37], name.as_bytes()].concat());
+    let wanted = |name: &str| said([&[37][..], name.as_bytes()].concat());
     let answers = vec![wanted("other"), wanted("a]b"), changed(2, Some(b"\01"))];
     let (called, played) = call(answers);
     assert_eq!(called.unwrap().attempts, 3);
