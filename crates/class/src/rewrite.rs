@@ -389,11 +389,13 @@ impl<'a> Parser<'a> {
     }
 
     fn statement(&mut self) -> Result<(), Wrong> {
-        // A label must stay the last statement of its block where it is one, so nothing goes behind it.
         if self.takes(";") {
             return Ok(());
         }
-        self.pause();
+        // Labels at the end of a block must stay there, or a jump to them enters the scope of a variable.
+        if !self.is("::") {
+            self.pause();
+        }
         let before = self.spent;
         self.statement_here()?;
         if self.spent > before + STATEMENT_TOKENS_MAX {
@@ -430,8 +432,9 @@ impl<'a> Parser<'a> {
             }
             b"while" => {
                 self.advance();
+                let before = self.spent;
                 self.expression()?;
-                self.loop_body()
+                self.loop_body(self.spent - before)
             }
             b"do" => {
                 self.advance();
@@ -450,7 +453,7 @@ impl<'a> Parser<'a> {
                     self.expect("in")?;
                     self.expressions()?;
                 }
-                self.loop_body()
+                self.loop_body(0)
             }
             b"repeat" => {
                 let repeat = self.advance();
@@ -513,10 +516,14 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Parses `do`, a block with a counter, and `end`.
-    fn loop_body(&mut self) -> Result<(), Wrong> {
+    /// Parses `do`, a block with a counter, and `end`. The counter also pays for a condition of so many tokens, which is looked
+    /// at as often.
+    fn loop_body(&mut self, condition_tokens: usize) -> Result<(), Wrong> {
         let head = self.expect("do")?;
-        self.counted(head.end, Self::block)?;
+        self.counted(head.end, |parser| {
+            parser.spent = condition_tokens;
+            parser.block()
+        })?;
         self.expect("end").map(drop)
     }
 

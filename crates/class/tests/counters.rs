@@ -76,6 +76,9 @@ fn a_counter_weighs_what_follows_it_and_long_stretches_have_several() {
     assert_eq!(long.lines().count(), 100, "no line moves");
     let table = format!("x = {{{}}}", "1,".repeat(1000));
     assert!(rewritten(&table).starts_with(" nacre_count(126);x"));
+    // A condition is looked at as often as the body runs.
+    let condition = format!("while {}x do end", "x and ".repeat(40));
+    assert!(rewritten(&condition).ends_with("do nacre_count(6); end"), "{condition}");
     // What follows a branch is not paid for in it.
     let branch = format!("if a then {} end x = 1", "y = 1 ".repeat(50));
     assert!(rewritten(&branch).starts_with(" nacre_count("), "{branch}");
