@@ -331,7 +331,8 @@ impl<'a> Parser<'a> {
     fn weigh(&mut self) {
         let weight = 1 + self.spent / TOKENS_PER_UNIT;
         if let Some(Edit { put: Put::Counter(found), .. }) = self.edits.get_mut(self.counter) {
-            *found = weight;
+            // What follows a branch counts from where the branch began, which may be less than was in it.
+            *found = weight.max(*found);
         }
     }
 
