@@ -172,4 +172,19 @@ mod tests {
         let all = Section::ALL.iter().fold(Sections::default(), |all, (section, _)| all.with(*section));
         assert!(of(all).len() < SOURCE.len());
     }
+
+    #[test]
+    fn a_program_stands_around_the_sections_that_it_uses() {
+        let text = String::from_utf8(program(b"local a={}", "local function method()end")).unwrap();
+        let parts = [
+            "local a={}",
+            "local function conclude(",
+            "local function guarded(",
+            "local function method()",
+            "return guarded(method,...)",
+        ];
+        let places = parts.map(|part| text.find(part).expect(part));
+        assert!(places.is_sorted(), "{places:?}");
+        assert!(!text.contains("local function compact()") && !text.contains("local function apply()"));
+    }
 }
