@@ -271,9 +271,10 @@ local function method()
 
   -- Names and values of keys or attributes, at most so many, and whether there are more.
   local function entries(letter, after, before, prefix, max, shown)
-    local names, values, from = {}, {}, letter .. escaped(sub(after or "", 1, 1024))
-    before = before and letter .. escaped(sub(before, 1, 1024))
-    prefix = letter .. escaped(sub(prefix or "", 1, 1024))
+    local names, values, from = {}, {}, letter .. escaped(sub(after or "", 1, 2048))
+    -- Longer than any key, a bound that is cut bounds the same keys.
+    before = before and letter .. escaped(sub(before, 1, 2048))
+    prefix = letter .. escaped(sub(prefix or "", 1, 2048))
     while #names < max do
       local keys, found, more = operate(page_of, from, before, prefix, math.min(max - #names, 1024), shown)
       for i = 1, #keys do
@@ -510,13 +511,14 @@ local function method()
     for letter in gmatch(gsub(format, "%%%%", ""), "%%[%-+ #0-9.]*(.)") do
       if letter == "p" then error("invalid conversion '%p' to 'format'", 0) end
     end
+    -- A quoted text may take four times its length.
+    local times = find(format, "q", 1, true) and 4 or 1
     local values, bytes, convert = { ... }, 4 * #format, false
     for i = 1, select("#", ...) do
       charge(1)
       local kind = type(values[i])
       if kind == "string" then
-        -- A quoted one may take four times its length.
-        bytes = bytes + (find(format, "q", 1, true) and 4 or 1) * #values[i]
+        bytes = bytes + times * #values[i]
       elseif kind == "table" or kind == "function" or kind == "userdata" then
         convert = true
       else
