@@ -181,6 +181,8 @@ impl OsdRuntime {
                 }
                 Reply::Stale(least, name) => {
                     catalogue = registry.catalogue().await?;
+                    // Another text may return something else.
+                    prepared = None;
                     let found = catalogue.classes.get(&name).map_or(0, |class| class.version);
                     if found < least {
                         let message = format!(
