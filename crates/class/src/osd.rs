@@ -154,7 +154,7 @@ impl OsdRuntime {
                 return Ok(Some(called));
             }
             match ran.output.and_then(decode).ok_or_else(nonsense)? {
-                Reply::Finished(_, called) => {
+                Reply::Finished(called) => {
                     return Ok(Some(Called { class_version, attempts: attempt, ..called }));
                 }
                 Reply::Prepared(version, called) => prepared = Some((version, called)),
@@ -327,8 +327,8 @@ fn encode(request: &Request<'_>, expected: Option<u64>, epoch: u64, bounds: &Bou
 /// The answer of a call that changed nothing.
 #[derive(Debug, PartialEq)]
 enum Reply {
-    /// A method that changes nothing, at this version of the object.
-    Finished(u64, Called),
+    /// The result of a method that changes nothing.
+    Finished(Called),
     /// The result of a change that is still to be made, at this version.
     Prepared(u64, Called),
     Failed(i32, Failure),
@@ -377,7 +377,7 @@ fn decode(mut text: Bytes) -> Option<Reply> {
             let instructions = units.saturating_mul(INSTRUCTIONS_PER_UNIT);
             let called =
                 Called { result, output, version: Some(version), log, instructions, ..Called::default() };
-            if status == 32 { Reply::Finished(version, called) } else { Reply::Prepared(version, called) }
+            if status == 32 { Reply::Finished(called) } else { Reply::Prepared(version, called) }
         }
         33 => {
             let number = text.try_get_u32_le().ok()?;
@@ -440,7 +440,7 @@ mod tests {
             instructions: 40,
             ..Called::default()
         };
-        assert_eq!(decode(finished.clone().into()), Some(Reply::Finished(6, called)));
+        assert_eq!(decode(finished.clone().into()), Some(Reply::Finished(called)));
         let mut failed = vec![33, 16, 0, 0, 0];
         failed.extend([0; 8]);
         failed.extend(b"\x04\0\0\0busy\0\0\0\0\0\0");
