@@ -123,6 +123,10 @@ impl Inner {
             match output.first().copied() {
                 // librados sent it again, and the OSD remembered no more than that it failed.
                 None => {}
+                Some(script::FOREIGN_CHUNK) if output.len() == 1 && chunk == program.source => {
+                    let text = "the OSD's Lua does not compile the program";
+                    return Err(self.context(StoreError::new(ErrorKind::Unsupported, text), object));
+                }
                 Some(script::FOREIGN_CHUNK) if output.len() == 1 => {
                     self.by_text.store(true, Ordering::Relaxed);
                     *program.compiled.write() = None;
