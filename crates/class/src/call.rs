@@ -24,6 +24,8 @@ use crate::errno::{self, Errno};
 
 /// The attribute that holds what `objclass.map_write_header` wrote. `getxattrs` does not show it.
 pub const HEADER_ATTRIBUTE: &str = "nacre.map-header";
+/// The attribute that holds the least version of each class that an object on Ceph accepts. `getxattrs` does not show it.
+pub(crate) const ACCEPTED_ATTRIBUTE: &str = "nacre.classes";
 /// The maximum number of lines that a call may log.
 const LOG_LINES_MAX: usize = 256;
 /// The maximum bytes that a call may log.

@@ -10,6 +10,7 @@ use nacre_object::{ObjectStore, StoreError};
 use crate::bounds::Bounds;
 use crate::catalogue::{Catalogue, Class};
 use crate::error::{CallError, ClassError};
+use crate::osd::{self, OsdRuntime, Osds};
 use crate::registry::{Record, Registry, StoreRegistry, newest};
 use crate::runtime::{Called, Request, Runtime};
 use crate::validate::validate;
@@ -28,6 +29,7 @@ pub struct Classes {
     registry: Box<dyn Registry>,
     runtime: Runtime,
     caller: Option<Box<dyn Caller>>,
+    osds: Option<OsdRuntime>,
 }
 
 impl Classes {
@@ -40,13 +42,19 @@ impl Classes {
     /// Creates a handle with a registry and a runtime of one's own.
     #[doc(hidden)]
     pub fn with(store: Arc<dyn ObjectStore>, registry: Box<dyn Registry>, runtime: Runtime) -> Self {
-        Self { store, registry, runtime, caller: None }
+        Self { store, registry, runtime, caller: None, osds: None }
     }
 
     /// Makes methods run elsewhere. Classes are still checked in this process before they are installed.
     #[doc(hidden)]
     pub fn called_by(self, caller: Box<dyn Caller>) -> Self {
         Self { caller: Some(caller), ..self }
+    }
+
+    /// Makes methods run in the OSDs that keep the objects. Classes that cannot be bounded there are refused.
+    #[doc(hidden)]
+    pub fn run_in(self, osds: Box<dyn Osds>) -> Self {
+        Self { osds: Some(OsdRuntime::new(osds)), ..self }
     }
 
     /// Returns the runtime.
@@ -73,6 +81,11 @@ impl Classes {
         if let Some(caller) = &self.caller {
             return caller.call(request).await;
         }
+        if let Some(osds) = &self.osds
+            && let Some(called) = osds.call(&*self.registry, request).await?
+        {
+            return Ok(called);
+        }
         let catalogue = self.catalogue().await?;
         self.runtime.call(&*self.store, &catalogue, request).await
     }
@@ -84,7 +97,7 @@ impl Classes {
     ///
     /// [`ClassError::Refused`] if the class is not sound, [`ClassError::Conflict`] if somebody else was faster.
     pub async fn put(&self, name: &str, text: Bytes, bounds: Bounds) -> Result<u64, ClassError> {
-        let class = validate(&self.runtime, name, text, bounds)?;
+        let class = self.checked(name, text, bounds)?;
         let latest = self.registry.latest(name).await?;
         if let Some(current) = &latest
             && (current.removed, &current.text[..], current.bounds) == (false, &class.text[..], class.bounds)
@@ -110,7 +123,7 @@ impl Classes {
             return Err(ClassError::Missing { name: name.to_owned(), version });
         };
         // The rules may have changed since.
-        let class = validate(&self.runtime, name, old.text.clone().into(), old.bounds)?;
+        let class = self.checked(name, old.text.clone().into(), old.bounds)?;
         let restored = Some(old.version);
         let before = history.first().map_or(0, |record| record.version);
         self.add(name, before, |version| Record { restored, ..record(version, &class) }).await
@@ -147,6 +160,19 @@ impl Classes {
             return Err(ClassError::Missing { name: name.to_owned(), version: None });
         }
         Ok(history)
+    }
+
+    /// Checks a class; for OSDs also in the form in which they run it.
+    fn checked(&self, name: &str, text: Bytes, bounds: Bounds) -> Result<Class, ClassError> {
+        let class = validate(&self.runtime, name, text, bounds)?;
+        if self.osds.is_some() {
+            let bounded = osd::without_bounds(&class.text).map_err(|error| ClassError::Refused {
+                name: name.to_owned(),
+                reason: format!("Ceph's OSDs cannot run it: {error}"),
+            })?;
+            validate(&self.runtime, name, bounded.into(), bounds)?;
+        }
+        Ok(class)
     }
 
     async fn add(

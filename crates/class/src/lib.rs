@@ -39,9 +39,13 @@ mod error;
 mod machines;
 #[cfg(feature = "network")]
 pub mod network;
+#[doc(hidden)]
+pub mod osd;
 pub mod packed;
 mod pattern;
 mod registry;
+#[doc(hidden)]
+pub mod rewrite;
 mod runtime;
 pub mod transcript;
 mod validate;

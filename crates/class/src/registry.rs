@@ -97,10 +97,13 @@ impl StoreRegistry {
                     ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let mut transaction = Transaction::new();
                 match epoch {
-                    // Nothing has changed since the last time, as a rule.
+                    // Nothing has changed since the last time, as a rule. On Ceph a read of this alone takes no script, as a guard
+                    // would.
                     None if seen.epoch > 0 => {
-                        let guard = Guard::Version { version: seen.epoch };
-                        if let Outcome::Done(_) = self.apply(transaction.clone().guard(guard)).await? {
+                        let stat = Transaction::new().read(ReadOp::Stat);
+                        if let Outcome::Done(done) = self.apply(stat).await?
+                            && done.version == seen.epoch
+                        {
                             return Ok(seen);
                         }
                     }

@@ -490,7 +490,7 @@ fn is_whole(read: &ReadOp, answer: &Answer) -> bool {
     }
 }
 
-fn failed(request: &Request<'_>, errno: i32, failure: Failure) -> CallError {
+pub(crate) fn failed(request: &Request<'_>, errno: i32, failure: Failure) -> CallError {
     CallError::Failed {
         object: request.object.clone(),
         class: request.class.to_owned(),
@@ -500,7 +500,7 @@ fn failed(request: &Request<'_>, errno: i32, failure: Failure) -> CallError {
     }
 }
 
-fn exceeded(request: &Request<'_>, bound: Bound, bounds: Bounds) -> CallError {
+pub(crate) fn exceeded(request: &Request<'_>, bound: Bound, bounds: Bounds) -> CallError {
     CallError::Exceeded {
         object: request.object.clone(),
         class: request.class.to_owned(),

@@ -35,7 +35,7 @@ const GARBAGE_BYTES: usize = 1 << 20;
 /// The memory of small blocks that a machine may keep beyond what it uses, in bytes.
 const SPARE_BYTES_MAX: usize = 8 << 20;
 /// The text of the environment.
-const PRELUDE: &str = include_str!("prelude.lua");
+pub(crate) const PRELUDE: &str = include_str!("prelude.lua");
 
 /// The end of a run.
 #[derive(Debug)]

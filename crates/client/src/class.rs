@@ -1,4 +1,4 @@
-//! Object classes: methods in Lua that run on one object, at the server that keeps it.
+//! Object classes: methods in Lua that run on one object, at the server or the OSD that keeps it.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -134,10 +134,14 @@ export! {
     "A method, as its class declares it." nacre_class::Method;
     "One version of a class." nacre_class::Record;
 }
+#[cfg(feature = "rados")]
+use nacre_class::osd::{Osds, Script, ScriptRun};
+#[cfg(feature = "rados")]
+use nacre_object::ObjectId;
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::blocking::BlockingObject;
-#[cfg(feature = "servers")]
+#[cfg(any(feature = "servers", feature = "rados"))]
 use crate::engine::Opened;
 use crate::object::Object;
 use crate::store::Store;
@@ -162,15 +166,52 @@ impl Caller for AtServers {
     }
 }
 
+/// OSDs that run methods.
+#[cfg(feature = "rados")]
+struct InOsds(nacre_rados::RadosStore);
+
+#[cfg(feature = "rados")]
+impl Osds for InOsds {
+    fn load(&self, before: &[u8], body: &str) -> Arc<dyn Script> {
+        Arc::new(OsdScript { store: self.0.clone(), program: nacre_rados::Program::new(before, body) })
+    }
+}
+
+/// A script for OSDs, with the store on whose objects they run it.
+#[cfg(feature = "rados")]
+struct OsdScript {
+    store: nacre_rados::RadosStore,
+    program: nacre_rados::Program,
+}
+
+#[cfg(feature = "rados")]
+impl Script for OsdScript {
+    fn run<'a>(
+        &'a self,
+        object: &'a ObjectId,
+        request: &'a [u8],
+    ) -> futures::future::BoxFuture<'a, Result<ScriptRun, StoreError>> {
+        Box::pin(async move {
+            let run = self.store.run(object, &self.program, request).await?;
+            Ok(ScriptRun { version: run.version, output: run.output })
+        })
+    }
+}
+
 impl Store {
-    /// Returns the classes of the store. Their methods run at the servers of a store that has servers; and in this process
-    /// if it has none, or the handle acts for a session ([`Store::for_session`]) or under a lock.
+    /// Returns the classes of the store. Their methods run at the servers of a store that has servers, and in the OSDs of a
+    /// Ceph cluster; and in this process if there is neither, or the handle acts for a session ([`Store::for_session`]) or
+    /// under a lock.
     pub fn classes(&self) -> &Classes {
         self.classes.get_or_init(|| {
             let classes = Classes::new(self.objects.clone());
             #[cfg(feature = "servers")]
             if let (Opened::Remote(remote), false) = (&self.opened, self.calls_here) {
                 return classes.called_by(Box::new(AtServers(remote.clone())));
+            }
+            #[cfg(feature = "rados")]
+            if let (Opened::Rados(rados), false) = (&self.opened, self.calls_here) {
+                return classes.run_in(Box::new(InOsds(rados.clone())));
             }
             classes
         })

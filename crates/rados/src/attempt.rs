@@ -10,8 +10,7 @@ use crate::cache::{CallUnderWay, ObjectCache, WriteUnderWay};
 use crate::error::{Attempt, errno, failed};
 use crate::native;
 use crate::record::Changed;
-use crate::store::{COMPACTION_BYTES_MIN, Inner};
-use crate::watch::Link;
+use crate::store::Inner;
 use crate::write::{NativeWrite, fails_by_key, guarded_key, key_refusal, plan, plan_first, unknown_keys};
 
 /// The maximum number of native attempts at a transaction, before it is made by calls.
@@ -114,15 +113,8 @@ impl Inner {
     /// Returns the outcome of a native write that has taken place, and announces it, and has the object compacted if that is due.
     fn written(&self, object: &ObjectId, name: &CStr, known: &Mutex<ObjectCache>, write: NativeWrite) -> Tried {
         let NativeWrite { before, after, answers, .. } = write;
-        if after.watched {
-            let previous = before.map(|before| before.version);
-            self.watching.announce(object, Link::one(previous, after.version));
-        }
-        let changed = Changed::from(&after);
-        if changed.wants_compaction() && known.lock().is_compaction_due(changed.tail) {
-            // Nobody waits for it, and where it fails a later write asks again.
-            drop(self.compact(name, COMPACTION_BYTES_MIN));
-        }
+        let previous = before.map(|before| before.version);
+        self.tidy(object, name, known, &Changed::from(&after), previous);
         Tried::Done(Outcome::Done(Done { version: after.version, existed: before.is_some(), answers }))
     }
 

@@ -955,6 +955,20 @@ local function commit()
   return changed()
 end
 
+--@ conclude
+-- Makes a number of changes of the request, from where it was read to, as the object's next version.
+local function conclude(count, marked, proposal)
+  if header.version == math.maxinteger - 1 then error({ code = -34 }, 0) end
+  header.flags = header.flags & 4 | (header.flags & 1) << 1 | header.flags & 1
+  header.version = math.max(header.version + 1, proposal)
+  if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
+  change(count)
+  if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
+  if header.attributes > 256 then fail(CROWDED, pack("<I4", header.attributes)) end
+  settle()
+  return commit()
+end
+
 --@ apply
 -- One transaction. `expected` is the version at which the client holds the answers to the reads, or -1. `marked` says
 -- whether the index of names has a mark of this call: without one, it neither makes nor removes the object.
@@ -975,15 +989,7 @@ local function apply()
   if reads > 0 then skip_reads(reads) end
   local count = take("<I4")
   if count == 0 then return pack("<Bs2", ANSWERED, header_text) end
-  if header.version == math.maxinteger - 1 then error({ code = -34 }, 0) end
-  header.flags = header.flags & 4 | (header.flags & 1) << 1 | header.flags & 1
-  header.version = math.max(header.version + 1, proposal)
-  if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
-  change(count)
-  if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
-  if header.attributes > 256 then fail(CROWDED, pack("<I4", header.attributes)) end
-  settle()
-  return commit()
+  return conclude(count, marked, proposal)
 end
 
 --@ compact

@@ -27,6 +27,7 @@ mod index;
 mod limit;
 mod name;
 mod native;
+mod program;
 pub mod raw;
 mod read;
 mod record;
@@ -43,6 +44,7 @@ mod watch;
 mod write;
 
 pub use compact::CompactionReport;
+pub use program::{Program, ProgramRun};
 pub use scrub::ScrubReport;
 pub use store::RadosStore;
 pub use uri::Location;

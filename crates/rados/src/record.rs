@@ -268,6 +268,12 @@ impl Changed {
         })
     }
 
+    /// Decodes the answer at the beginning of an output; what follows it comes with it.
+    pub(crate) fn decode_before(output: &Bytes) -> Option<(Self, Bytes)> {
+        let changed = Self::decode(output.get(..Self::BYTES)?)?;
+        Some((changed, output.slice(Self::BYTES..)))
+    }
+
     /// Returns whether half of the byte stream is garbage, and the amount is worth a compaction.
     pub(crate) fn wants_compaction(&self) -> bool {
         u64::from(self.tail) >= 2 * u64::from(self.live) + (64 << 10)

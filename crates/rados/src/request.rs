@@ -44,7 +44,7 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
         sections = sections.with(Section::Skip);
     }
     if !transaction.writes.is_empty() {
-        sections = sections.with(Section::Index).with(Section::Changes);
+        sections = sections.with(Section::Index).with(Section::Changes).with(Section::Conclude);
     }
     sections
 }

@@ -24,6 +24,7 @@ pub(crate) enum Section {
     Reads,
     Skip,
     Changes,
+    Conclude,
     Apply,
     Compact,
     Sweep,
@@ -31,7 +32,7 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    const ALL: [(Section, &'static str); 12] = [
+    const ALL: [(Section, &'static str); 13] = [
         (Section::Core, "core"),
         (Section::Index, "index"),
         (Section::Range, "range"),
@@ -40,6 +41,7 @@ impl Section {
         (Section::Reads, "reads"),
         (Section::Skip, "skip"),
         (Section::Changes, "changes"),
+        (Section::Conclude, "conclude"),
         (Section::Apply, "apply"),
         (Section::Compact, "compact"),
         (Section::Sweep, "sweep"),
@@ -75,7 +77,15 @@ pub(crate) fn source(routine: Routine) -> &'static str {
     if let Some(source) = sources.read().get(&routine) {
         return source;
     }
-    let wanted = routine.sections.with(Section::Core).with(Section::Entry);
+    let mut text = text_of(routine.sections);
+    text.push_str(&format!("return guarded({},...)", routine.handler));
+    // Few combinations occur, and each is made once: kept for good.
+    sources.write().entry(routine).or_insert_with(|| Box::leak(text.into_boxed_str()))
+}
+
+/// Returns the text of sections, and of those that every call needs.
+fn text_of(sections: Sections) -> String {
+    let wanted = sections.with(Section::Core).with(Section::Entry);
     let mut text = String::new();
     let mut included = false;
     for line in SOURCE.lines().map(str::trim) {
@@ -87,9 +97,23 @@ pub(crate) fn source(routine: Routine) -> &'static str {
             text.push('\n');
         }
     }
-    text.push_str(&format!("return guarded({},...)", routine.handler));
-    // Few combinations occur, and each is made once: kept for good.
-    sources.write().entry(routine).or_insert_with(|| Box::leak(text.into_boxed_str()))
+    text
+}
+
+/// Returns the chunk of a program that stands around what transactions are made of: `before` has none of its names, `body`
+/// has them all, and defines the handler `method`.
+pub(crate) fn program(before: &[u8], body: &str) -> Vec<u8> {
+    let sections = [
+        Section::Index,
+        Section::Range,
+        Section::Fences,
+        Section::Guards,
+        Section::Reads,
+        Section::Changes,
+        Section::Conclude,
+    ];
+    let sections = sections.into_iter().fold(Sections::default(), Sections::with);
+    [before, b"\n", text_of(sections).as_bytes(), body.as_bytes(), b"\nreturn guarded(method,...)"].concat()
 }
 
 /// The status of a call whose chunk the OSD could not load: another version of Lua compiled it.
@@ -106,10 +130,10 @@ pub(crate) fn call(chunk: &[u8], request: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the input of a call that compiles a chunk and returns the result.
-pub(crate) fn compilation(source: &str) -> Vec<u8> {
+pub(crate) fn compilation(source: &[u8]) -> Vec<u8> {
     const COMPILER: &str = "function run(i,o)o:append(string.dump(load(i:str(),'=nacre'),true))return 0 end \
         objclass.register(run)";
-    encoded(COMPILER, &[source.as_bytes()])
+    encoded(COMPILER, &[source])
 }
 
 /// Returns the input of a call of a script that registers the function `run`, without a loader.
@@ -170,5 +194,20 @@ mod tests {
         assert!(!small.lines().any(|line| line.starts_with("--")));
         let all = Section::ALL.iter().fold(Sections::default(), |all, (section, _)| all.with(*section));
         assert!(of(all).len() < SOURCE.len());
+    }
+
+    #[test]
+    fn a_program_stands_around_the_sections_that_it_uses() {
+        let text = String::from_utf8(program(b"local a={}", "local function method()end")).unwrap();
+        let parts = [
+            "local a={}",
+            "local function conclude(",
+            "local function guarded(",
+            "local function method()",
+            "return guarded(method,...)",
+        ];
+        let places = parts.map(|part| text.find(part).expect(part));
+        assert!(places.is_sorted(), "{places:?}");
+        assert!(!text.contains("local function compact()") && !text.contains("local function apply()"));
     }
 }

@@ -28,6 +28,7 @@ use crate::index::{IndexState, Mark};
 use crate::limit::{HARD_MAX, object_bytes_max};
 use crate::name::{object_id, object_name};
 use crate::native;
+use crate::program::{Program, ProgramRun};
 use crate::record::{Changed, Token};
 use crate::reply::{self, corrupt};
 use crate::request;
@@ -84,7 +85,7 @@ pub(crate) struct Inner {
     /// Routines of the class as an OSD compiled them.
     chunks: RwLock<HashMap<Routine, Bytes>>,
     /// True if the OSDs differ too much for compiled routines.
-    by_text: AtomicBool,
+    pub(crate) by_text: AtomicBool,
     /// The maximum number of bytes that the OSDs let one object have, once they have told it.
     object_bytes_max: OnceLock<u64>,
     watching: Watching,
@@ -164,6 +165,19 @@ impl RadosStore {
     /// [`ErrorKind::Unsupported`] if this user may not call the class.
     pub async fn compact(&self, progress: impl FnMut(u64, u64)) -> Result<CompactionReport, StoreError> {
         self.0.inner().connected().await?.compact_all(progress).await
+    }
+
+    /// Runs a program on an object, in its OSD: as one operation, with all that it changes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if this user may not call the class, or the OSDs run none; and those of a write.
+    pub async fn run(
+        &self,
+        object: &ObjectId,
+        program: &Program,
+        request: &[u8],
+    ) -> Result<ProgramRun, StoreError> {
+        self.0.inner().connected().await?.run(object, program, request).await
     }
 
     /// Returns the location of the store.
@@ -601,17 +615,7 @@ impl Inner {
                     *mark = Some(self.mark(object).await?);
                 }
                 Called::Changed(changed) => {
-                    if changed.watched {
-                        let previous = request::previous(transaction, changed.version);
-                        self.watching.announce(object, Link::one(previous, changed.version));
-                    }
-                    // Nobody waits for these, and where they fail a later call asks again.
-                    if changed.unswept {
-                        drop(self.sweep(name));
-                    }
-                    if changed.wants_compaction() && known.lock().is_compaction_due(changed.tail) {
-                        drop(self.compact(name, COMPACTION_BYTES_MIN));
-                    }
+                    self.tidy(object, name, known, &changed, request::previous(transaction, changed.version));
                     let answers = held.map(|(_, answers)| answers).unwrap_or_default();
                     let Changed { version, existed, .. } = changed;
                     return Ok((Outcome::Done(Done { version, existed, answers }), Some(changed)));
@@ -629,11 +633,7 @@ impl Inner {
                         return Err(error);
                     }
                     compacted = true;
-                    // What nobody swept counts as live, and would be moved with the rest. Whoever left it may be gone.
-                    self.sweep_all(name).await;
-                    let completed = self.compact(name, NEEDED_COMPACTION_BYTES_MIN).await;
-                    let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
-                    if completed.code < 0 || output.is_none_or(|output| output.is_empty()) {
+                    if !self.make_room(name).await {
                         return Err(error);
                     }
                 }
@@ -641,8 +641,37 @@ impl Inner {
         }
     }
 
+    /// Announces a change, and starts the work that it made due. Nobody waits for it, and where it fails a later call asks again.
+    pub(crate) fn tidy(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        changed: &Changed,
+        previous: Option<u64>,
+    ) {
+        if changed.watched {
+            self.watching.announce(object, Link::one(previous, changed.version));
+        }
+        if changed.unswept {
+            drop(self.sweep(name));
+        }
+        if changed.wants_compaction() && known.lock().is_compaction_due(changed.tail) {
+            drop(self.compact(name, COMPACTION_BYTES_MIN));
+        }
+    }
+
+    /// Has the OSD compact an object that a change would make too long. Returns false if that gains nothing.
+    pub(crate) async fn make_room(&self, name: &CStr) -> bool {
+        // What nobody swept counts as live, and would be moved with the rest. Whoever left it may be gone.
+        self.sweep_all(name).await;
+        let completed = self.compact(name, NEEDED_COMPACTION_BYTES_MIN).await;
+        let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
+        completed.code >= 0 && output.is_some_and(|output| !output.is_empty())
+    }
+
     /// Returns the outcome of a call that changed nothing.
-    fn conclude(&self, object: &ObjectId, reply: reply::Reply) -> Result<Outcome, StoreError> {
+    pub(crate) fn conclude(&self, object: &ObjectId, reply: reply::Reply) -> Result<Outcome, StoreError> {
         let error = match reply {
             reply::Reply::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
             reply::Reply::Answered(answers, header) => {
@@ -719,7 +748,12 @@ impl Inner {
 
     /// Returns the result of a change that the OSD made and did not answer: the object's header tells it, unless
     /// another change followed.
-    async fn own_change(&self, object: &ObjectId, name: &CStr, token: &Token) -> Result<Changed, StoreError> {
+    pub(crate) async fn own_change(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        token: &Token,
+    ) -> Result<Changed, StoreError> {
         let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
         let found = self.header(object, completed).map(|(header, _)| header);
         reply::unsaid(token, found).map_err(|error| self.context(error, object))
@@ -756,7 +790,7 @@ impl Inner {
         self.start_call(name, &input, Attempt::Write)
     }
 
-    fn start_call(&self, name: &CStr, input: &[u8], attempt: Attempt) -> Operation {
+    pub(crate) fn start_call(&self, name: &CStr, input: &[u8], attempt: Attempt) -> Operation {
         let step = ReadStep::Call { class: c"lua", method: c"eval_bufferlist", input };
         match attempt {
             Attempt::Read => self.pool.read(name, &[step], flag::FULL_TRY),
@@ -773,7 +807,7 @@ impl Inner {
         if self.by_text.load(Ordering::Relaxed) {
             return Bytes::from_static(source.as_bytes());
         }
-        let completed = self.start_call(name, &script::compilation(source), Attempt::Read).await;
+        let completed = self.start_call(name, &script::compilation(source.as_bytes()), Attempt::Read).await;
         let chunk =
             completed.answers.into_iter().next().map(|answer| answer.into_bytes()).unwrap_or_default();
         if completed.code < 0 || chunk.is_empty() {

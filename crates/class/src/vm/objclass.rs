@@ -10,7 +10,7 @@ use nacre_object::{Answer, Fork, KeyPage, KeyRange, ReadOp, WriteOp};
 
 use super::host::Fatal;
 use super::stack::{Native, Raise, Stack, ValueKind};
-use crate::call::{self, Call, Failed, HEADER_ATTRIBUTE};
+use crate::call::{self, ACCEPTED_ATTRIBUTE, Call, Failed, HEADER_ATTRIBUTE};
 use crate::errno;
 
 pub(super) const NATIVES: &[(&str, Native)] = &[
@@ -57,10 +57,16 @@ impl Stack<'_> {
 
 /// Converts an argument to the name of an attribute that scripts may use.
 pub(super) fn attribute(bytes: &[u8]) -> Result<nacre_object::Key, Failed> {
-    if bytes == HEADER_ATTRIBUTE.as_bytes() {
-        return Err(Failed::Errno(errno::EPERM, format!("attribute \"{HEADER_ATTRIBUTE}\" is reserved")));
+    if is_reserved(bytes) {
+        let name = String::from_utf8_lossy(bytes);
+        return Err(Failed::Errno(errno::EPERM, format!("attribute \"{name}\" is reserved")));
     }
     call::key(bytes)
+}
+
+/// Returns whether an attribute is none of the scripts' own.
+fn is_reserved(name: &[u8]) -> bool {
+    name == HEADER_ATTRIBUTE.as_bytes() || name == ACCEPTED_ATTRIBUTE.as_bytes()
 }
 
 /// Returns the value of a key or an attribute.
@@ -190,7 +196,7 @@ fn getxattrs(stack: &Stack<'_>) -> Result<c_int, Raise> {
             _ => Err(errno::EIO.into()),
         }
     })?;
-    let shown = page.entries.iter().filter(|(name, _)| name.as_bytes() != HEADER_ATTRIBUTE.as_bytes());
+    let shown = page.entries.iter().filter(|(name, _)| !is_reserved(name.as_bytes()));
     push_values(stack, shown.map(|(name, value)| (name.as_bytes(), value)))?;
     Ok(1)
 }

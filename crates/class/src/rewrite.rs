@@ -1,0 +1,748 @@
+//! The form of a class's text in which the OSDs of a Ceph cluster run it: with counters.
+//!
+//! Nothing ends a script in an OSD but itself. So a text is parsed, and gets a call of [`COUNT`] at the head of the chunk, of
+//! each function's body, of each loop's body, before each `goto`, and before a statement behind a long stretch without one.
+//! Its argument is the weight of the stretch that follows, by the number of its tokens. Whatever runs for long passes a
+//! counter again and again, and the function behind it ends the call. Concatenations, each of which may double a text,
+//! become calls of [`JOIN`], which pays for the result before it is made.
+//!
+//! Both names are parameters of the function that the text becomes, so that a script can neither reach nor replace what
+//! they stand for; and a text that uses one of them is refused. No line moves: counters stand within the lines of the text.
+//!
+//! The rewriting guards against mistakes. It is no protection from somebody who may call the class `lua` himself.
+
+use std::fmt;
+
+/// The name of the function that counts.
+pub const COUNT: &str = "nacre_count";
+/// The name of the function that concatenates.
+pub const JOIN: &str = "nacre_join";
+
+/// The number of tokens of a stretch that make one unit of weight.
+const TOKENS_PER_UNIT: usize = 16;
+/// The number of tokens after which the next statement gets a counter of its own.
+const STRETCH_TOKENS: usize = 128;
+/// The maximum number of tokens of one statement, functions and loops in it not counted.
+const STATEMENT_TOKENS_MAX: usize = 8192;
+/// The maximum depth of blocks and expressions: Lua's own is 200.
+const DEPTH_MAX: u32 = 150;
+/// The maximum length of a literal string, in bytes: what compares it costs as much as its length at each step.
+const LITERAL_BYTES_MAX: usize = 16 << 10;
+
+/// The reason for which a text cannot be bounded, with its line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unbounded {
+    /// The line, from 1.
+    pub line: usize,
+    /// What stands there.
+    pub reason: String,
+}
+
+impl fmt::Display for Unbounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.reason)
+    }
+}
+
+/// Returns a text with counters.
+///
+/// # Errors
+///
+/// [`Unbounded`] if the text is not in the language that Lua 5.3 and 5.4 share, or uses a name that is reserved.
+pub fn rewrite(text: &[u8]) -> Result<Vec<u8>, Unbounded> {
+    let tokens = tokens(text).map_err(|(at, reason)| unbounded(text, at, reason))?;
+    let mut parser = Parser {
+        text,
+        tokens,
+        at: 0,
+        depth: 0,
+        edits: Vec::new(),
+        counter: 0,
+        spent: 0,
+        varargs: vec![true],
+    };
+    parser.chunk().map_err(|(at, reason)| unbounded(text, at, reason))?;
+    Ok(parser.edited())
+}
+
+fn unbounded(text: &[u8], at: usize, reason: String) -> Unbounded {
+    let line = text[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1;
+    Unbounded { line, reason }
+}
+
+/// A place in the text, and what is wrong there.
+type Wrong = (usize, String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Name,
+    Keyword,
+    Number,
+    Text,
+    Symbol,
+    End,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    kind: Kind,
+    start: usize,
+    end: usize,
+}
+
+const KEYWORDS: [&str; 22] = [
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local",
+    "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
+];
+
+/// Symbols, longer ones before those that they begin with.
+const SYMBOLS: [&str; 33] = [
+    "...", "..", "==", "~=", "<=", ">=", "//", "::", "<<", ">>", "+", "-", "*", "/", "%", "^", "#", "&", "~",
+    "|", "<", ">", "=", "(", ")", "{", "}", "[", "]", ";", ":", ",", ".",
+];
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// Splits a text into tokens, the last of which is the end. Comments and spaces are none.
+fn tokens(text: &[u8]) -> Result<Vec<Token>, Wrong> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        let rest = &text[at..];
+        let (kind, end) = match byte {
+            b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c => {
+                at += 1;
+                continue;
+            }
+            b'-' if rest.starts_with(b"--") => {
+                at += match bracket_level(&rest[2..]) {
+                    Some(level) => 2 + bracket_end(text, at + 2, level)?,
+                    None => rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len()),
+                };
+                continue;
+            }
+            b'"' | b'\'' => (Kind::Text, at + quoted_end(text, at)?),
+            b'[' if bracket_level(rest).is_some() => {
+                let level = bracket_level(rest).unwrap_or(0);
+                (Kind::Text, at + bracket_end(text, at, level)?)
+            }
+            b'0'..=b'9' => (Kind::Number, number_end(text, at)?),
+            b'.' if rest.get(1).is_some_and(u8::is_ascii_digit) => (Kind::Number, number_end(text, at)?),
+            byte if is_name(byte) => {
+                let end = at + rest.iter().position(|byte| !is_name(*byte)).unwrap_or(rest.len());
+                let word = &text[at..end];
+                if word == COUNT.as_bytes() || word == JOIN.as_bytes() {
+                    let name = String::from_utf8_lossy(word);
+                    return Err((
+                        at,
+                        format!("the name \"{name}\" is reserved for what Nacre puts into the text"),
+                    ));
+                }
+                let keyword = KEYWORDS.iter().any(|keyword| keyword.as_bytes() == word);
+                (if keyword { Kind::Keyword } else { Kind::Name }, end)
+            }
+            _ => match SYMBOLS.iter().find(|symbol| rest.starts_with(symbol.as_bytes())) {
+                Some(symbol) => (Kind::Symbol, at + symbol.len()),
+                None => return Err((at, format!("byte {byte} begins nothing of Lua's language"))),
+            },
+        };
+        if kind == Kind::Text && end - at > LITERAL_BYTES_MAX {
+            return Err((at, format!("a literal string has at most {LITERAL_BYTES_MAX} bytes in an OSD")));
+        }
+        found.push(Token { kind, start: at, end });
+        at = end;
+    }
+    found.push(Token { kind: Kind::End, start: text.len(), end: text.len() });
+    Ok(found)
+}
+
+/// Returns the level of the long bracket that a text begins with: the number of its equals signs.
+fn bracket_level(text: &[u8]) -> Option<usize> {
+    let level = text.strip_prefix(b"[")?.iter().take_while(|byte| **byte == b'=').count();
+    (text.get(1 + level) == Some(&b'[')).then_some(level)
+}
+
+/// Returns the length of the long bracket at a place.
+fn bracket_end(text: &[u8], at: usize, level: usize) -> Result<usize, Wrong> {
+    let close = [&b"]"[..], &vec![b'='; level], b"]"].concat();
+    let start = 2 + level;
+    let found = text[at + start..].windows(close.len()).position(|window| window == close);
+    found
+        .map(|found| start + found + close.len())
+        .ok_or_else(|| (at, "a long bracket is not closed".to_owned()))
+}
+
+/// Returns the length of the quoted string at a place. Only where it ends matters: escapes are skipped.
+fn quoted_end(text: &[u8], start: usize) -> Result<usize, Wrong> {
+    let open = || (start, "a string is not closed".to_owned());
+    let mut at = start + 1;
+    loop {
+        match *text.get(at).ok_or_else(open)? {
+            byte if byte == text[start] => return Ok(at + 1 - start),
+            b'\n' | b'\r' => return Err(open()),
+            b'\\' => match *text.get(at + 1).ok_or_else(open)? {
+                // All space that follows is skipped, newlines too.
+                b'z' => {
+                    at += 2;
+                    let space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
+                    at += text[at..].iter().take_while(|byte| space(byte)).count();
+                }
+                // A newline of two bytes is one.
+                newline @ (b'\n' | b'\r') => {
+                    let second = text.get(at + 2);
+                    let pair = matches!((newline, second), (b'\n', Some(b'\r')) | (b'\r', Some(b'\n')));
+                    at += if pair { 3 } else { 2 };
+                }
+                _ => at += 2,
+            },
+            _ => at += 1,
+        }
+    }
+}
+
+/// Returns where the number at a place ends: as far as Lua reads one. What it would not take for a number is an error.
+fn number_end(text: &[u8], start: usize) -> Result<usize, Wrong> {
+    let hex = text[start] == b'0' && matches!(text.get(start + 1), Some(b'x' | b'X'));
+    let exponent: &[u8] = if hex { b"pP" } else { b"eE" };
+    let mut at = if hex { start + 2 } else { start };
+    let (mut dots, mut exponents) = (0, 0);
+    while let Some(&byte) = text.get(at) {
+        if exponent.contains(&byte) {
+            exponents += 1;
+            at += 1;
+            if matches!(text.get(at), Some(b'+' | b'-')) {
+                at += 1;
+            }
+        } else if byte == b'.' {
+            dots += 1;
+            at += 1;
+        } else if byte.is_ascii_hexdigit() && (hex || byte.is_ascii_digit()) {
+            at += 1;
+        } else if is_name(byte) {
+            return Err((start, "a malformed number".to_owned()));
+        } else {
+            break;
+        }
+    }
+    if dots > 1 || exponents > 1 {
+        return Err((start, "a malformed number; put a space before \"..\"".to_owned()));
+    }
+    Ok(at)
+}
+
+/// A change of the text: at a place, so many bytes are replaced. Those of one place are made in the order in which they came.
+struct Edit {
+    at: usize,
+    removed: usize,
+    put: Put,
+}
+
+enum Put {
+    Text(&'static str),
+    /// A call of the counter, with its weight.
+    Counter(usize),
+}
+
+struct Parser<'a> {
+    text: &'a [u8],
+    tokens: Vec<Token>,
+    at: usize,
+    depth: u32,
+    edits: Vec<Edit>,
+    /// The edit of the counter that pays for the stretch that is parsed, and the tokens of that so far.
+    counter: usize,
+    spent: usize,
+    /// Whether the functions around take a variable number of arguments.
+    varargs: Vec<bool>,
+}
+
+impl<'a> Parser<'a> {
+    fn token(&self) -> Token {
+        // The last token is the end, behind which nobody goes.
+        self.tokens[self.at.min(self.tokens.len() - 1)]
+    }
+
+    fn word(&self) -> &'a [u8] {
+        let token = self.token();
+        &self.text[token.start..token.end]
+    }
+
+    /// Returns whether a keyword or a symbol is next.
+    fn is(&self, word: &str) -> bool {
+        matches!(self.token().kind, Kind::Keyword | Kind::Symbol) && self.word() == word.as_bytes()
+    }
+
+    fn advance(&mut self) -> Token {
+        let token = self.token();
+        self.at += 1;
+        self.spent += 1;
+        token
+    }
+
+    fn takes(&mut self, word: &str) -> bool {
+        let found = self.is(word);
+        if found {
+            self.advance();
+        }
+        found
+    }
+
+    fn wrong<T>(&self, reason: impl Into<String>) -> Result<T, Wrong> {
+        Err((self.token().start, reason.into()))
+    }
+
+    fn expect(&mut self, word: &str) -> Result<Token, Wrong> {
+        if self.is(word) {
+            return Ok(self.advance());
+        }
+        let found = String::from_utf8_lossy(&self.word()[..self.word().len().min(40)]).into_owned();
+        self.wrong(format!("\"{word}\" is expected, and \"{found}\" found"))
+    }
+
+    fn name(&mut self) -> Result<Token, Wrong> {
+        match self.token().kind {
+            Kind::Name => Ok(self.advance()),
+            _ => self.wrong("a name is expected"),
+        }
+    }
+
+    /// Goes one level deeper for a part of the text.
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T, Wrong>) -> Result<T, Wrong> {
+        if self.depth == DEPTH_MAX {
+            return self.wrong(format!("it is nested more than {DEPTH_MAX} deep"));
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    /// Puts a counter at a place: it pays for what is parsed from now on.
+    fn count(&mut self, at: usize) {
+        self.weigh();
+        self.counter = self.edits.len();
+        self.spent = 0;
+        self.edits.push(Edit { at, removed: 0, put: Put::Counter(1) });
+    }
+
+    /// Gives the counter of the present stretch its weight.
+    fn weigh(&mut self) {
+        let weight = 1 + self.spent / TOKENS_PER_UNIT;
+        if let Some(Edit { put: Put::Counter(found), .. }) = self.edits.get_mut(self.counter) {
+            // What follows a branch counts from where the branch began, which may be less than was in it.
+            *found = weight.max(*found);
+        }
+    }
+
+    /// Parses a part that has a counter of its own, from a place on; the stretch around it then goes on.
+    fn counted(
+        &mut self,
+        at: usize,
+        parse: impl FnOnce(&mut Self) -> Result<(), Wrong>,
+    ) -> Result<(), Wrong> {
+        let (counter, spent) = (self.counter, self.spent);
+        self.count(at);
+        parse(self)?;
+        self.weigh();
+        (self.counter, self.spent) = (counter, spent);
+        Ok(())
+    }
+
+    fn chunk(&mut self) -> Result<(), Wrong> {
+        self.counted(0, Self::block)?;
+        match self.token().kind {
+            Kind::End => Ok(()),
+            _ => self.wrong("the text goes on behind its end"),
+        }
+    }
+
+    /// Returns whether the block ends here.
+    fn block_ends(&self) -> bool {
+        self.token().kind == Kind::End || ["else", "elseif", "end", "until"].iter().any(|word| self.is(word))
+    }
+
+    fn block(&mut self) -> Result<(), Wrong> {
+        while !self.block_ends() {
+            if self.is("return") {
+                self.pause();
+                self.advance();
+                if !self.block_ends() && !self.is(";") {
+                    self.expressions()?;
+                }
+                self.takes(";");
+                return match self.block_ends() {
+                    true => Ok(()),
+                    false => self.wrong("\"return\" must be the last statement of a block"),
+                };
+            }
+            self.deeper(Self::statement)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a counter before the statement that begins here, if the stretch before it is long.
+    fn pause(&mut self) {
+        if self.spent >= STRETCH_TOKENS {
+            self.count(self.token().start);
+        }
+    }
+
+    fn statement(&mut self) -> Result<(), Wrong> {
+        if self.takes(";") {
+            return Ok(());
+        }
+        // Labels at the end of a block must stay there, or a jump to them enters the scope of a variable.
+        if !self.is("::") {
+            self.pause();
+        }
+        let before = self.spent;
+        self.statement_here()?;
+        if self.spent > before + STATEMENT_TOKENS_MAX {
+            return self.wrong(format!("a statement has more than {STATEMENT_TOKENS_MAX} parts: split it"));
+        }
+        Ok(())
+    }
+
+    fn statement_here(&mut self) -> Result<(), Wrong> {
+        let token = self.token();
+        if token.kind != Kind::Keyword {
+            if self.takes("::") {
+                self.name()?;
+                self.expect("::")?;
+                return Ok(());
+            }
+            return self.expression_statement();
+        }
+        match self.word() {
+            b"if" => {
+                self.advance();
+                loop {
+                    self.expression()?;
+                    self.expect("then")?;
+                    self.branch()?;
+                    if self.takes("elseif") {
+                        continue;
+                    }
+                    if self.takes("else") {
+                        self.branch()?;
+                    }
+                    return self.expect("end").map(drop);
+                }
+            }
+            b"while" => {
+                self.advance();
+                let before = self.spent;
+                self.expression()?;
+                self.loop_body(self.spent - before)
+            }
+            b"do" => {
+                self.advance();
+                self.block()?;
+                self.expect("end").map(drop)
+            }
+            b"for" => {
+                self.advance();
+                self.name()?;
+                if self.takes("=") {
+                    self.expressions()?;
+                } else {
+                    while self.takes(",") {
+                        self.name()?;
+                    }
+                    self.expect("in")?;
+                    self.expressions()?;
+                }
+                self.loop_body(0)
+            }
+            b"repeat" => {
+                let repeat = self.advance();
+                self.counted(repeat.end, |parser| {
+                    parser.block()?;
+                    parser.expect("until")?;
+                    parser.expression()
+                })
+            }
+            b"function" => {
+                self.advance();
+                self.name()?;
+                while self.takes(".") {
+                    self.name()?;
+                }
+                if self.takes(":") {
+                    self.name()?;
+                }
+                self.function_body()
+            }
+            b"local" => {
+                self.advance();
+                if self.takes("function") {
+                    self.name()?;
+                    return self.function_body();
+                }
+                loop {
+                    self.name()?;
+                    if self.is("<") {
+                        return self.wrong("variables with attributes are not in Lua 5.3, which OSDs run");
+                    }
+                    if !self.takes(",") {
+                        break;
+                    }
+                }
+                if self.takes("=") { self.expressions() } else { Ok(()) }
+            }
+            b"break" => {
+                self.advance();
+                Ok(())
+            }
+            b"goto" => {
+                // The way back of a loop without a body of its own.
+                self.count(token.start);
+                self.advance();
+                self.name().map(drop)
+            }
+            _ => self.wrong("a statement is expected"),
+        }
+    }
+
+    /// Parses a block that may be passed over. What follows it must not be paid for by a counter in it.
+    fn branch(&mut self) -> Result<(), Wrong> {
+        let (counter, spent) = (self.counter, self.spent);
+        self.block()?;
+        if self.counter != counter {
+            self.weigh();
+            (self.counter, self.spent) = (counter, spent);
+        }
+        Ok(())
+    }
+
+    /// Parses `do`, a block with a counter, and `end`. The counter also pays for a condition of so many tokens, which is looked
+    /// at as often.
+    fn loop_body(&mut self, condition_tokens: usize) -> Result<(), Wrong> {
+        let head = self.expect("do")?;
+        self.counted(head.end, |parser| {
+            parser.spent = condition_tokens;
+            parser.block()
+        })?;
+        self.expect("end").map(drop)
+    }
+
+    /// Parses parameters, a block with a counter, and `end`.
+    fn function_body(&mut self) -> Result<(), Wrong> {
+        self.expect("(")?;
+        let mut varargs = false;
+        if !self.is(")") {
+            loop {
+                if self.takes("...") {
+                    varargs = true;
+                    break;
+                }
+                self.name()?;
+                if !self.takes(",") {
+                    break;
+                }
+            }
+        }
+        let head = self.expect(")")?;
+        self.varargs.push(varargs);
+        self.counted(head.end, Self::block)?;
+        self.varargs.pop();
+        self.expect("end").map(drop)
+    }
+
+    fn expression_statement(&mut self) -> Result<(), Wrong> {
+        let mut is_call = self.suffixed()?;
+        if !self.is("=") && !self.is(",") {
+            return match is_call {
+                true => Ok(()),
+                false => self.wrong("an expression is no statement"),
+            };
+        }
+        loop {
+            if is_call {
+                return self.wrong("a value cannot be assigned to a call");
+            }
+            if !self.takes(",") {
+                break;
+            }
+            is_call = self.suffixed()?;
+        }
+        self.expect("=")?;
+        self.expressions()
+    }
+
+    fn expressions(&mut self) -> Result<(), Wrong> {
+        self.expression()?;
+        while self.takes(",") {
+            self.expression()?;
+        }
+        Ok(())
+    }
+
+    fn expression(&mut self) -> Result<(), Wrong> {
+        self.operators(0)
+    }
+
+    /// Parses operands and the operators between them that bind more tightly than a limit.
+    fn operators(&mut self, limit: u8) -> Result<(), Wrong> {
+        self.deeper(|parser| {
+            let start = parser.token().start;
+            if ["not", "-", "#", "~"].iter().any(|operator| parser.is(operator)) {
+                parser.advance();
+                parser.operators(UNARY)?;
+            } else {
+                parser.simple()?;
+            }
+            while let Some((left, right)) = parser.priority().filter(|(left, _)| *left > limit) {
+                let operator = parser.advance();
+                parser.operators(right)?;
+                if &parser.text[operator.start..operator.end] == b".." {
+                    // A space, since a keyword may stand directly before a string.
+                    let put = |at, removed, text| Edit { at, removed, put: Put::Text(text) };
+                    let end = parser.tokens[parser.at - 1].end;
+                    parser.edits.push(put(start, 0, " nacre_join("));
+                    parser.edits.push(put(operator.start, 2, ","));
+                    parser.edits.push(put(end, 0, ")"));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns how tightly the operator that is next binds to its left and to its right.
+    fn priority(&self) -> Option<(u8, u8)> {
+        if !matches!(self.token().kind, Kind::Symbol | Kind::Keyword) {
+            return None;
+        }
+        Some(match self.word() {
+            b"or" => (1, 1),
+            b"and" => (2, 2),
+            b"<" | b">" | b"<=" | b">=" | b"~=" | b"==" => (3, 3),
+            b"|" => (4, 4),
+            b"~" => (5, 5),
+            b"&" => (6, 6),
+            b"<<" | b">>" => (7, 7),
+            b".." => (9, 8),
+            b"+" | b"-" => (10, 10),
+            b"*" | b"/" | b"//" | b"%" => (11, 11),
+            b"^" => (14, 13),
+            _ => return None,
+        })
+    }
+
+    fn simple(&mut self) -> Result<(), Wrong> {
+        match self.token().kind {
+            Kind::Number | Kind::Text => {
+                self.advance();
+                return Ok(());
+            }
+            _ if self.is("...") => {
+                if self.varargs.last() != Some(&true) {
+                    return self
+                        .wrong("\"...\" is used outside of a function with a variable number of arguments");
+                }
+                self.advance();
+                return Ok(());
+            }
+            _ => {}
+        }
+        if self.takes("nil") || self.takes("true") || self.takes("false") {
+            return Ok(());
+        }
+        if self.is("{") {
+            return self.table();
+        }
+        if self.takes("function") {
+            return self.function_body();
+        }
+        self.suffixed().map(drop)
+    }
+
+    fn table(&mut self) -> Result<(), Wrong> {
+        self.expect("{")?;
+        while !self.is("}") {
+            let text = self.text;
+            let following = self.tokens.get(self.at + 1).map(|token| &text[token.start..token.end]);
+            if self.takes("[") {
+                self.expression()?;
+                self.expect("]")?;
+                self.expect("=")?;
+            } else if self.token().kind == Kind::Name && following == Some(b"=") {
+                self.advance();
+                self.advance();
+            }
+            self.expression()?;
+            if !self.takes(",") && !self.takes(";") {
+                break;
+            }
+        }
+        self.expect("}").map(drop)
+    }
+
+    /// Parses a name or an expression in parentheses, and all that is looked up in it or called. Returns whether it is a call.
+    fn suffixed(&mut self) -> Result<bool, Wrong> {
+        let mut is_call = false;
+        if self.takes("(") {
+            self.expression()?;
+            self.expect(")")?;
+        } else {
+            self.name()?;
+        }
+        loop {
+            if self.takes(".") {
+                self.name()?;
+                is_call = false;
+            } else if self.takes("[") {
+                self.expression()?;
+                self.expect("]")?;
+                is_call = false;
+            } else if self.takes(":") {
+                self.name()?;
+                self.arguments()?;
+                is_call = true;
+            } else if self.is("(") || self.is("{") || self.token().kind == Kind::Text {
+                self.arguments()?;
+                is_call = true;
+            } else {
+                return Ok(is_call);
+            }
+        }
+    }
+
+    fn arguments(&mut self) -> Result<(), Wrong> {
+        if self.token().kind == Kind::Text {
+            self.advance();
+            return Ok(());
+        }
+        if self.is("{") {
+            return self.table();
+        }
+        self.expect("(")?;
+        if !self.is(")") {
+            self.expressions()?;
+        }
+        self.expect(")").map(drop)
+    }
+
+    /// Returns the text with all edits made.
+    fn edited(mut self) -> Vec<u8> {
+        // Those of one place keep their order.
+        self.edits.sort_by_key(|edit| edit.at);
+        let mut out = Vec::with_capacity(self.text.len() + 24 * self.edits.len());
+        let mut copied = 0;
+        for edit in &self.edits {
+            out.extend_from_slice(&self.text[copied..edit.at]);
+            copied = edit.at + edit.removed;
+            match edit.put {
+                Put::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Put::Counter(weight) => out.extend_from_slice(format!(" {COUNT}({weight});").as_bytes()),
+            }
+        }
+        out.extend_from_slice(&self.text[copied..]);
+        out
+    }
+}
+
+/// The tightness of operators before their operand.
+const UNARY: u8 = 12;
