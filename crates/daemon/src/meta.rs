@@ -20,6 +20,8 @@ use crate::served_store::ServedStore;
 const KEEPER: &str = "store";
 /// The number of sequencers that the status page shows.
 const SHOWN_MAX: usize = 100;
+/// The number of sequencers whose rates are metrics.
+const BUSIEST_MAX: usize = 20;
 
 /// Creates the rank of a daemon.
 pub(crate) fn create(
@@ -113,18 +115,26 @@ impl Collector for Source {
             forwarded,
             ..
         } = self.0.totals();
-        let load = self.0.load(0);
+        let load = self.0.load(BUSIEST_MAX);
         let mut encoder = Encoder::new(encoder);
         encoder.gauge("active", "1 if the daemon has the authority", f64::from(state == "active"))?;
         encoder.gauge("rank", "The number of the daemon's rank", f64::from(rank))?;
         let help = "Requests of clients in about the last 5 seconds, per second";
         encoder.gauge("requests_per_second", help, load.requests_per_second)?;
+        let help = format!("Requests for each of the {BUSIEST_MAX} busiest sequencers, per second");
+        let names = load.resources.iter().map(|resource| resource.id.to_string()).collect::<Vec<_>>();
+        let rates = names.iter().zip(&load.resources);
+        encoder.gauges(
+            "sequencer_requests_per_second",
+            &help,
+            rates.map(|(name, resource)| ([("object", name.as_str())], resource.requests_per_second)),
+        )?;
         encoder.gauge("queue", "Requests that wait", queue as f64)?;
         encoder.counter("forwarded", "Requests that were forwarded to other ranks", forwarded)?;
         encoder.counter("migrations", "Sequencers that were moved to other ranks", migrations.count)?;
         let help = "Time for which sequencers were frozen before they moved";
         encoder.seconds("paused_seconds", help, migrations.paused_us as f64 / 1e6)?;
-        let help = "The longest such time, in seconds";
+        let help = "The longest time for which a sequencer was frozen before it moved";
         encoder.gauge("paused_seconds_max", help, migrations.paused_us_max as f64 / 1e6)?;
         encoder.gauge("epoch", "The rank's epoch", epoch as f64)?;
         encoder.gauge("sessions", "Sessions of clients", sessions as f64)?;
