@@ -2,6 +2,8 @@
 
 #[path = "rank/migrate.rs"]
 mod migrate;
+#[path = "rank/moves.rs"]
+mod moves;
 #[path = "rank/network.rs"]
 mod network;
 #[path = "rank/schedule.rs"]
