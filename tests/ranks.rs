@@ -46,7 +46,9 @@ fn a_sequencer_moves_by_command_while_it_is_used() {
     let _second = rank(folder.path(), "second", &keeper.uri, "1");
     keeper.run(["sequencer", "create", "log"]).ok();
     wait_for_ranks(&keeper, 2);
-    keeper.run(["rank", "move", "none", "1"]).failed(1, &["cannot move sequencer \"none\" to rank 1"]);
+    let none = keeper.run(["rank", "move", "none", "1"]);
+    none.failed(1, &["cannot move sequencer \"none\" to rank 1", "nacre sequencer ls"]);
+    keeper.run(["rank", "move", "log", "7"]).failed(1, &["there is no metadata rank 7", "nacre rank ls"]);
     let (over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
     let more = |many: usize| {
         let (begun, before) = (Instant::now(), count.load(Ordering::Relaxed));

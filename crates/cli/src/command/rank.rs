@@ -124,7 +124,7 @@ async fn move_below(store: &nacre::Store, path: &OsStr, rank: RankNumber, mode: 
 async fn migrate(sequencer: &Sequencer, shown: &str, rank: RankNumber, mode: Mode) -> Result<(), Failure> {
     let moved = sequencer.migrate(rank, mode).await;
     moved.map_err(|mut error| {
-        if error.kind == ErrorKind::Invalid {
+        if error.kind == ErrorKind::Invalid && error.message.contains("no such sequencer") {
             error.message.push_str("; \"nacre sequencer ls\" lists those that are there");
         }
         error.context(format_args!("cannot move sequencer \"{shown}\" to rank {rank}")).into()

@@ -269,7 +269,7 @@ impl<'a> RetryBudget<'a> {
         Ok(())
     }
 
-    /// Turns to the rank that another one has named, after a pause if several did.
+    /// Turns to the rank that another one has named, or to the same one again, after a pause if that was so several times.
     pub async fn follow(
         &mut self,
         at: &RankRoute,
@@ -281,7 +281,7 @@ impl<'a> RetryBudget<'a> {
         let inner = &*at.inner;
         let until = *self.until.get_or_insert_with(|| Instant::now() + inner.options.patience);
         if Instant::now() >= until {
-            let text = "the metadata ranks name one another, and none has the sequencer";
+            let text = "no metadata rank has answered for the sequencer in time";
             return Err(StoreError::new(ErrorKind::Unavailable, text));
         }
         if self.followed > FOLLOWED_MAX {

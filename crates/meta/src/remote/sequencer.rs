@@ -120,14 +120,14 @@ impl State {
     /// that it had.
     pub fn asserted(&self, route: &Route, before: Grant, granted: Option<Grant>) {
         let mut hold = self.hold.lock();
-        let is_it = |held: &Held| held.rank == route.rank && held.grant == before;
-        match (&mut hold.held, granted) {
-            (Some(held), Some(grant)) if is_it(held) => held.grant = grant,
-            (Some(held), None) if is_it(held) => {
+        let held = hold.held.filter(|held| held.rank == route.rank && held.grant == before);
+        match (held, granted) {
+            (Some(held), Some(grant)) => hold.held = Some(Held { grant, ..held }),
+            (Some(_), None) => {
                 self.cache.close();
                 hold.held = None;
             }
-            _ => {}
+            (None, _) => {}
         }
     }
 

@@ -402,7 +402,8 @@ impl Shared {
     /// Moves a sequencer to another rank. Returns the reply when the store has it.
     ///
     /// # Errors
-    /// `Unavailable` if one of the ranks does not answer. A migration that has begun goes on all the same.
+    /// `Unavailable` if one of the ranks does not answer, `Invalid` if there is none. A migration that has begun goes on all the
+    /// same.
     pub async fn migrate(&self, id: &ObjectId, to: RankNumber, mode: Mode) -> Result<Reply, StoreError> {
         let gone = || {
             let text = format!("this daemon is not metadata rank {} at present", self.rank);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use nacre_object::{ObjectId, StoreError};
+use nacre_object::{ErrorKind, ObjectId, StoreError};
 use parking_lot::Mutex;
 
-use super::Options;
+use super::{Options, authority};
 use crate::load::RankLoad;
 use crate::place::{Caller, RankNumber};
 use crate::remote::{Session, SessionOptions};
@@ -47,7 +47,16 @@ impl Peers {
     }
 
     /// Waits until a rank answers.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such rank, `Unavailable` if it does not answer in time.
     pub async fn reach(&self, rank: RankNumber) -> Result<(), StoreError> {
+        // A session takes a thread, and anybody may name a rank.
+        if authority::read(&*self.options.store, rank).await?.is_none() {
+            let text =
+                format!("there is no metadata rank {rank}; \"nacre rank ls\" lists those that are there");
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        }
         self.session(rank)?.reach(rank).await
     }
 

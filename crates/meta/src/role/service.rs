@@ -88,9 +88,10 @@ impl Future for Pending {
                         Way::Redirect(rank) => {
                             return Poll::Ready(Ok(Some(Reply::Elsewhere(Place { rank, ..place }))));
                         }
-                        Way::Again => return Poll::Ready(Ok(None)),
+                        Way::Again => return Poll::Ready(Ok(again(&this.shared, caller))),
                         Way::Forward(rank) => {
-                            let future = forward(this.shared.clone(), rank, waiting.id.clone(), call);
+                            let id = waiting.id.clone();
+                            let future = forward(this.shared.clone(), rank, caller, id, call);
                             this.state = PendingState::Elsewhere(future);
                         }
                     }
@@ -113,10 +114,20 @@ impl Drop for Pending {
 fn forward(
     shared: Arc<Shared>,
     rank: RankNumber,
+    caller: Caller,
     id: ObjectId,
     call: Call,
 ) -> BoxFuture<'static, Result<Option<Reply>, StoreError>> {
-    Box::pin(async move { Ok(shared.forward(rank, &id, call).await) })
+    Box::pin(async move {
+        let reply = shared.forward(rank, &id, call).await;
+        Ok::<_, StoreError>(reply.or_else(|| again(&shared, caller)))
+    })
+}
+
+/// Returns the reply by which a caller asks this rank again; `None` for one that knows no ranks, and binds its session anew
+/// before.
+fn again(shared: &Shared, caller: Caller) -> Option<Reply> {
+    (caller != Caller::Old).then_some(Reply::Elsewhere(Place { rank: shared.rank, ..Place::default() }))
 }
 
 impl MetaService {
@@ -156,12 +167,7 @@ impl MetaService {
                     return Err(StoreError::new(ErrorKind::Invalid, text).into());
                 }
                 let shared = self.shared.clone();
-                let moved = async move {
-                    Ok::<_, StoreError>(match shared.migrate(&id, to, mode).await? {
-                        Reply::Elsewhere(place) if place.rank == shared.rank => None,
-                        reply => Some(reply),
-                    })
-                };
+                let moved = async move { Ok::<_, StoreError>(Some(shared.migrate(&id, to, mode).await?)) };
                 let state = PendingState::Elsewhere(Box::pin(moved));
                 Ok(Some(Pending { shared: self.shared.clone(), state }))
             }
@@ -242,9 +248,9 @@ impl MetaService {
         let reply = match reply {
             Reply::Elsewhere(place) => match self.shared.way(place, caller, client, &call) {
                 Way::Redirect(rank) => Reply::Elsewhere(Place { rank, ..place }),
-                Way::Again => return Err(Moved(Vec::new()).into()),
+                Way::Again => again(&self.shared, caller).ok_or(Moved(Vec::new()))?,
                 Way::Forward(rank) => {
-                    let future = forward(self.shared.clone(), rank, sequencer.clone(), call);
+                    let future = forward(self.shared.clone(), rank, caller, sequencer.clone(), call);
                     let state = PendingState::Elsewhere(future);
                     return Ok(Some(Pending { shared: self.shared.clone(), state }));
                 }
