@@ -101,7 +101,7 @@ impl Place {
     /// Returns the number by which the rank passes the fence of the sequencer's object at an epoch.
     pub fn token(self, epoch: u64) -> u64 {
         // Grants have the epoch in 32 bits, too: no rank comes near so many.
-        u64::from(self.generation) << 32 | epoch.min(u64::from(u32::MAX))
+        (u64::from(self.generation) << 32) | epoch.min(u64::from(u32::MAX))
     }
 
     /// Returns the place after a migration to a rank.

@@ -9,7 +9,7 @@ use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
 use crate::capability::{Grant, Policy};
 use crate::load::{RankLoad, ResourceLoad};
-use crate::place::{Caller, Mode, Place, RankNumber};
+use crate::place::{Caller, Mode, Place, RANK_MAX, RankNumber};
 use crate::service::{Call, Reply, Shown};
 
 /// The number of the service.
@@ -208,7 +208,7 @@ pub fn put_load(outbox: &mut Outbox, id: u64, load: &RankLoad) {
     for resource in load.resources.iter().take(LOADED_MAX) {
         outbox.u64(resource.requests_per_second.to_bits());
         outbox.u64(resource.waiting);
-        outbox.u8(u8::from(resource.held) | u8::from(resource.moving) << 1);
+        outbox.u8(u8::from(resource.held) | (u8::from(resource.moving) << 1));
         outbox.u8(resource.id.as_bytes().len() as u8);
         outbox.slice(resource.id.as_bytes());
     }
@@ -505,7 +505,11 @@ pub fn get_reply(kind: MessageKind, body: &Bytes) -> Result<Reply, WireError> {
         EXISTS => Reply::Exists,
         NOT_HELD => Reply::NotHeld,
         EXHAUSTED => Reply::Exhausted,
-        ELSEWHERE => Reply::Elsewhere(Place { rank: cursor.u32()?, ..Place::default() }),
+        ELSEWHERE => match cursor.u32()? {
+            // A session with it takes a thread.
+            rank if rank <= RANK_MAX => Reply::Elsewhere(Place { rank, ..Place::default() }),
+            _ => return Err(WireError::Malformed("a rank that there cannot be")),
+        },
         _ => return Err(WireError::Malformed("no reply about a sequencer")),
     };
     cursor.end()?;
