@@ -47,7 +47,6 @@ pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
 pub use nacre_lock::table::Indexing;
 /// The format of the stores that this program writes; it reads those of every older one.
 pub use nacre_logstore::FORMAT_VERSION as STORE_FORMAT;
-pub use nacre_meta::place::RANK_MAX as META_RANK_MAX;
 use nacre_meta::role::MetaRole;
 pub use nacre_meta::role::{
     LEASE_MAX as META_LEASE_MAX, LEASE_MIN as META_LEASE_MIN, TAKEOVER_MAX as META_TAKEOVER_MAX,

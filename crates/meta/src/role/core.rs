@@ -411,8 +411,7 @@ impl Shared {
         };
         if to != self.rank {
             // Looked for before anything waits for it.
-            let reached = self.peers.reach(to).await;
-            reached.map_err(|error| error.context(format_args!("cannot move a sequencer to rank {to}")))?;
+            self.peers.reach(to).await?;
         }
         match self.call(0, None, id, Call::Move(to, mode)) {
             Ok(Begun::Answered(reply)) => Ok(reply),

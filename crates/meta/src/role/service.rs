@@ -344,6 +344,8 @@ impl Service for MetaService {
             return Handled::Uncounted;
         }
         match self.take(connection, &request, outbox) {
+            // It comes with each connection, and asks for nothing.
+            Ok(None) if request.kind == wire::INTRODUCE => return Handled::Uncounted,
             Ok(None) => {}
             Ok(Some(pending)) => return Handled::Later(pending),
             Err(Refused::Moved(Moved(addresses))) => wire::put_moved(outbox, request.id, &addresses),
