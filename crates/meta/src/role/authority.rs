@@ -157,7 +157,8 @@ pub async fn ranks(store: &dyn ObjectStore) -> Result<Vec<RankStatus>, StoreErro
         let page = store.list(Some(&after), RANKS_PER_PAGE).await?;
         let number = |id: &ObjectId| {
             let text = std::str::from_utf8(id.as_bytes().strip_prefix(PREFIX.as_bytes())?).ok()?;
-            text.parse().ok().filter(|number: &RankNumber| *number <= RANK_MAX && number.to_string() == text)
+            let number = text.parse::<RankNumber>().ok()?;
+            (number <= RANK_MAX && number.to_string() == text).then_some(number)
         };
         found.extend(page.iter().filter_map(number));
         match page.last() {

@@ -23,8 +23,8 @@ const TAKEOVER: Duration = Duration::from_millis(100);
 /// The time after which a client that gets no reply asks anew.
 const SILENCE: Duration = Duration::from_secs(1);
 /// The time with faults, and the time by which everybody must have been served after them.
-const FAULTS: Duration = Duration::from_secs(3);
-const CALM: Duration = Duration::from_secs(4);
+const FAULTS: Duration = Duration::from_secs(2);
+const CALM: Duration = Duration::from_secs(3);
 const RANKS: RankNumber = 3;
 /// The client of the tickets of migrations.
 const NOBODY: usize = usize::MAX;
@@ -737,7 +737,7 @@ fn schedules(first: u64, count: u64, broken: Broken, zombies: bool) -> Result<(u
 
 /// The number of schedules: `NACRE_SOAK_SEQUENCERS`, or few.
 fn count() -> u64 {
-    std::env::var("NACRE_SOAK_SEQUENCERS").ok().and_then(|count| count.parse().ok()).unwrap_or(120)
+    std::env::var("NACRE_SOAK_SEQUENCERS").ok().and_then(|count| count.parse().ok()).unwrap_or(60)
 }
 
 #[test]
