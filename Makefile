@@ -210,7 +210,7 @@ soak-lock:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test lock_history -- --nocapture
 
 soak-sequencer:
-	NACRE_SOAK_SEQUENCERS=$(SOAK_SCHEDULES) $(CARGO) test --release --package nacre-meta --test rank schedule
+	NACRE_SOAK_SEQUENCERS=$(SOAK_SCHEDULES) $(CARGO) test --release --package nacre-meta --test rank -- schedule moves
 
 # A failure names its seed; NACRE_SEED=n runs that history again.
 soak-fs:

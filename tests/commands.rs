@@ -336,8 +336,10 @@ fn conditional_writes_hold_or_say_what_stands_there() {
     let said = server.run(["ls", "--after", "-x"]).stderr;
     assert!(said.contains("unexpected argument") && !said.contains("-- -"), "{said}");
     server.run(["stat", "-1"]).code_is_usage("use '-- -1'");
-    server.run(["fail", "5"]).code_is_usage("there is only rank 0");
-    server.run(["fail", "-1"]).code_is_usage("there is only rank 0");
+    server.run(["fail", "1024"]).code_is_usage("it must be 0 to 1023");
+    server.run(["fail", "-1"]).code_is_usage("it must be 0 to 1023");
+    server.run(["rank", "move", "ids", "-1"]).code_is_usage("it must be 0 to 1023");
+    server.run(["rank", "move", "ids", "1", "--mode", "half"]).code_is_usage("client, proxy or proxy-half");
     server.run(["fence", "b", "--below", "0"]).code_is_usage("it must be at least 1");
     server.run(["tour", "--clients", "257"]).code_is_usage("it must be 1 to 256");
     server.run(["remove", "/no/such", "--threads", "0"]).code_is_usage("it must be 1 to 1024");
@@ -850,7 +852,7 @@ fn commands_in(text: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn commands_in_the_manual_of_operators_exist_with_their_flags() {
-    const GROUPS: [&str; 8] = ["attr", "class", "fs", "keys", "map", "reflect", "sequencer", "zlog"];
+    const GROUPS: [&str; 9] = ["attr", "class", "fs", "keys", "map", "rank", "reflect", "sequencer", "zlog"];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut found = 0;
     for page in ["tasks.md", "operate.md"] {

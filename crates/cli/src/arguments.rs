@@ -289,6 +289,7 @@ pub enum Command {
     Lock(lock::Args),
     Locks(locks::Args),
     Sequencer(sequencer::Args),
+    Rank(rank::Args),
     Fail(fail::Args),
     Mpirun(mpirun::Args),
     #[command(hide = true)]

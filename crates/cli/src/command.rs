@@ -26,6 +26,7 @@ pub mod mount;
 pub mod mpirun;
 pub mod ping;
 pub mod query;
+pub mod rank;
 pub mod read;
 pub mod reflect;
 pub mod remove;
@@ -114,6 +115,7 @@ async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> 
         Command::Locks(args) => locks::run(session, args).await,
         Command::Sequencer(args) => sequencer::run(session, args).await,
         Command::Fail(args) => fail::run(session, args).await,
+        Command::Rank(args) => rank::run(session, args).await,
         Command::Watch(args) => watch::watch(session, args).await,
         Command::Notify(args) => watch::notify(session, args).await,
         Command::Serve(_)

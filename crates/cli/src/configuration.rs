@@ -334,6 +334,7 @@ mod tests {
         ("lock-lease", "\"2s\"", &["--lock-lease", "2s"]),
         ("lock-stripe", "\"1MiB\"", &["--lock-stripe", "1MiB"]),
         ("lock-table", "\"unrolled\"", &["--lock-table", "unrolled"]),
+        ("meta-rank", "1", &["--meta-rank", "1"]),
         ("meta-lease", "\"2s\"", &["--meta-lease", "2s"]),
         ("meta-takeover", "\"1s\"", &["--meta-takeover", "1s"]),
         ("listen", "[\"unix:/a\", \"127.0.0.1:0\"]", &["--listen", "unix:/a", "--listen", "127.0.0.1:0"]),

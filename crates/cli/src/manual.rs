@@ -307,7 +307,24 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("sequencer policy", &[("nacre sequencer policy ids round-trip", "stop all caching of it")]),
     ("sequencer ls", &[("nacre sequencer ls", "list all sequencers")]),
     ("sequencer rm", &[("nacre sequencer rm ids", "remove a sequencer")]),
-    ("fail", &[("nacre fail", "hand the metadata rank over to a standby")]),
+    ("rank ls", &[("nacre rank ls", "list the metadata ranks, their daemons and what they do")]),
+    (
+        "rank move",
+        &[
+            ("nacre rank move ids 1", "move a sequencer to rank 1 while programs use it"),
+            ("nacre rank move /jobs 1", "move all sequencers below a directory"),
+            ("nacre rank move ids 1 --mode proxy", "have the old rank forward all requests to rank 1"),
+        ],
+    ),
+    ("rank pin", &[("nacre rank pin /jobs 1", "give rank 1 all that is below a directory, now and later")]),
+    ("rank unpin", &[("nacre rank unpin /jobs", "create sequencers at rank 0 again")]),
+    (
+        "fail",
+        &[
+            ("nacre fail", "hand metadata rank 0 over to a standby"),
+            ("nacre fail 1", "hand metadata rank 1 over to a standby"),
+        ],
+    ),
     (
         "mpirun",
         &[
@@ -483,8 +500,9 @@ const RELATED: &[(&str, &[&str])] = &[
     ("lock", &["nacre-locks", "nacre-fence", "nacre-mpirun"]),
     ("locks", &["nacre-lock"]),
     ("mpirun", &["nacre-lock", "nacre-locks"]),
-    ("sequencer", &["nacre-fail", "nacre-zlog"]),
-    ("fail", &["nacre-status", "nacre-sequencer"]),
+    ("sequencer", &["nacre-rank", "nacre-fail", "nacre-zlog"]),
+    ("rank", &["nacre-sequencer", "nacre-fail", "nacre-serve"]),
+    ("fail", &["nacre-status", "nacre-rank", "nacre-sequencer"]),
     ("zlog", &["nacre-sequencer"]),
     ("fs", &["nacre-mount", "nacre-sequencer", "nacre-class"]),
     ("mount", &["nacre-fs"]),

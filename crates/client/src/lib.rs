@@ -121,6 +121,8 @@ mod object;
 mod pager;
 mod patient;
 #[cfg(feature = "meta")]
+pub mod rank;
+#[cfg(feature = "meta")]
 pub mod sequencer;
 mod session;
 mod store;

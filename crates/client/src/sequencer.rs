@@ -94,7 +94,7 @@ use crate::transfer::RetryBudget;
 /// The longest name of a sequencer, in bytes.
 pub const SEQUENCER_NAME_BYTES_MAX: usize = 200;
 
-/// The session of a store's handles with its metadata rank: begun when it is first needed.
+/// The session of a store's handles with its metadata ranks: begun when it is first needed.
 #[derive(Default)]
 pub(crate) struct Sessions {
     current: tokio::sync::Mutex<Option<Session>>,
@@ -148,13 +148,13 @@ impl Store {
         Ok(names)
     }
 
-    /// Asks the metadata rank to hand its authority over to a daemon that stands by. Clients go on without an error.
+    /// Asks a metadata rank to hand its authority over to a daemon that stands by. Clients go on without an error.
     ///
     /// # Errors
     ///
-    /// `Invalid` if no daemon stands by, `Unavailable` if no rank can be reached, `Unsupported` if the store has no servers.
-    pub async fn fail_rank(&self) -> Result<(), StoreError> {
-        self.meta_session().await?.hand_over().await
+    /// `Invalid` if no daemon stands by, `Unavailable` if the rank cannot be reached, `Unsupported` if the store has no servers.
+    pub async fn fail_rank(&self, rank: u32) -> Result<(), StoreError> {
+        self.meta_session().await?.hand_over(rank).await
     }
 
     /// Ends the session of this store's handles with the metadata rank: what they hold is given back. Waits until the rank
@@ -166,7 +166,7 @@ impl Store {
         }
     }
 
-    async fn meta_session(&self) -> Result<Session, StoreError> {
+    pub(crate) async fn meta_session(&self) -> Result<Session, StoreError> {
         let Opened::Remote(remote) = &self.opened else {
             let advice = match &self.opened {
                 #[cfg(feature = "rados")]

@@ -184,7 +184,7 @@ impl Daemon {
             _ => None,
         };
         self.meta = match kept {
-            Some(kept) if options.meta => Some(meta::create(options, &membership, kept)?),
+            Some(kept) if options.meta => Some(meta::create(options, &membership, kept, key.clone())?),
             _ => None,
         };
         let lock = self.lock.as_ref().map(LockRole::handle);

@@ -1,12 +1,15 @@
 //! The role `meta`: the daemon's metadata rank, and what it shows.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use futures::future::{BoxFuture, FutureExt, ready};
+use nacre::Engine;
 use nacre_meta::role::{Handle, MetaRole, Options, Totals};
 use nacre_object::StoreError;
 use nacre_remote::Membership;
-use nacre_rpc::Address;
+use nacre_rpc::client::LinkOptions;
+use nacre_rpc::{Address, ClusterKey};
 use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section, Table};
 
 use crate::lock;
@@ -17,20 +20,36 @@ use crate::served_store::ServedStore;
 const KEEPER: &str = "store";
 /// The number of sequencers that the status page shows.
 const SHOWN_MAX: usize = 100;
+/// The number of sequencers whose rates are metrics.
+const BUSIEST_MAX: usize = 20;
 
 /// Creates the rank of a daemon.
 pub(crate) fn create(
     options: &ServerOptions,
     membership: &Membership,
     kept: &ServedStore,
+    key: Option<ClusterKey>,
 ) -> Result<MetaRole, StoreError> {
     MetaRole::new(Options {
         store: lock::objects(options, membership, kept)?,
-        rank: 0,
+        rank: options.meta_rank,
         keeps_store: matches!(kept, ServedStore::Log { .. }),
         lease: options.meta_lease,
         takeover: options.meta_takeover,
+        servers: servers(options, membership),
+        link: LinkOptions { key, ..LinkOptions::default() },
     })
+}
+
+/// Returns the addresses of the servers of the store, at which a rank may be that names none of its own.
+fn servers(options: &ServerOptions, membership: &Membership) -> Vec<Address> {
+    match options.store.as_ref().map(|uri| &uri.engine) {
+        _ if !membership.is_alone() => {
+            membership.members().names().iter().filter_map(|name| name.parse().ok()).collect()
+        }
+        Some(Engine::Servers(servers)) => servers.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// Lets the rank of a daemon that listens begin.
@@ -82,9 +101,41 @@ impl fmt::Debug for Source {
 
 impl Collector for Source {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Totals { state, epoch, sessions, sequencers, positions, takeovers, counts, .. } = self.0.totals();
+        let Totals {
+            rank,
+            state,
+            epoch,
+            sessions,
+            sequencers,
+            positions,
+            takeovers,
+            counts,
+            migrations,
+            queue,
+            forwarded,
+            ..
+        } = self.0.totals();
+        let load = self.0.load(BUSIEST_MAX);
         let mut encoder = Encoder::new(encoder);
         encoder.gauge("active", "1 if the daemon has the authority", f64::from(state == "active"))?;
+        encoder.gauge("rank", "The number of the daemon's rank", f64::from(rank))?;
+        let help = "Requests of clients in about the last 5 seconds, per second";
+        encoder.gauge("requests_per_second", help, load.requests_per_second)?;
+        let help = format!("Requests for each of the {BUSIEST_MAX} busiest sequencers, per second");
+        let names = load.resources.iter().map(|resource| resource.id.to_string()).collect::<Vec<_>>();
+        let rates = names.iter().zip(&load.resources);
+        encoder.gauges(
+            "sequencer_requests_per_second",
+            &help,
+            rates.map(|(name, resource)| ([("object", name.as_str())], resource.requests_per_second)),
+        )?;
+        encoder.gauge("queue", "Requests that wait", queue as f64)?;
+        encoder.counter("forwarded", "Requests that were forwarded to other ranks", forwarded)?;
+        encoder.counter("migrations", "Sequencers that were moved to other ranks", migrations.count)?;
+        let help = "Time for which sequencers were frozen before they moved";
+        encoder.seconds("paused_seconds", help, migrations.paused_us as f64 / 1e6)?;
+        let help = "The longest time for which a sequencer was frozen before it moved";
+        encoder.gauge("paused_seconds_max", help, migrations.paused_us_max as f64 / 1e6)?;
         encoder.gauge("epoch", "The rank's epoch", epoch as f64)?;
         encoder.gauge("sessions", "Sessions of clients", sessions as f64)?;
         encoder.gauge("sequencers", "Sequencers in memory", sequencers as f64)?;
@@ -122,7 +173,7 @@ impl Part for MetaPart {
     fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
         let totals = self.0.totals();
         let mut section = Section { title: "meta".to_owned(), ..Section::default() };
-        section.row("rank 0", totals.state);
+        section.row(format!("rank {}", totals.rank), totals.state);
         match totals.epoch {
             0 => section.row(
                 "authority",
@@ -140,6 +191,18 @@ impl Part for MetaPart {
             "grants",
             format!("{}, {} asked back, {} lost", counts.grants, counts.revocations, counts.losses),
         );
+        let load = self.0.load(usize::MAX);
+        section.row("requests", format!("{:.0} per second, {} wait", load.requests_per_second, load.queue));
+        let migrations = totals.migrations;
+        if migrations.count > 0 {
+            let longest_ms = migrations.paused_us_max as f64 / 1e3;
+            section.row("moved away", format!("{}, {longest_ms:.1} ms at the longest", migrations.count));
+        }
+        if totals.forwarded > 0 {
+            section.row("forwarded", totals.forwarded);
+        }
+        let rates: HashMap<_, _> =
+            load.resources.iter().map(|resource| (&resource.id, resource.requests_per_second)).collect();
         let cells = |(id, shown): &(nacre_object::ObjectId, nacre_meta::service::Shown)| {
             let holder = match (shown.held, shown.holder) {
                 (false, _) => "-".to_owned(),
@@ -152,11 +215,12 @@ impl Part for MetaPart {
                 shown.tail.to_string(),
                 holder,
                 shown.waiting.to_string(),
+                format!("{:.0}", rates.get(id).copied().unwrap_or(0.0)),
             ]
         };
         section.tables.push(Table {
             title: "sequencers".to_owned(),
-            heads: vec!["object", "policy", "tail", "holder", "waiting"],
+            heads: vec!["object", "policy", "tail", "holder", "waiting", "requests/s"],
             rows: self.0.list(SHOWN_MAX).iter().map(cells).collect(),
         });
         ready(Ok(section)).boxed()

@@ -58,9 +58,11 @@ pub struct ServerOptions {
     /// The way in which the lock server indexes what is held. [`Indexing::Unrolled`] is there to be compared with: it keeps
     /// every region singly, and refuses patterns of more than 2^20.
     pub lock_table: Indexing,
-    /// Runs a metadata rank, which keeps its state in the store: the role `meta`. Of several daemons on one store one has the
-    /// authority, and the others stand by.
+    /// Runs a metadata rank, which keeps its state in the store: the role `meta`. Of several daemons of one rank on one store one
+    /// has the authority, and the others stand by.
     pub meta: bool,
+    /// The number of that rank.
+    pub meta_rank: u32,
     /// The time after which the session of a client that holds capabilities and is not heard of lapses.
     pub meta_lease: Duration,
     /// The time after which a daemon that stands by takes over from a rank that it does not hear of.
@@ -148,6 +150,7 @@ impl Default for ServerOptions {
             lock_stripe_bytes: LOCK_STRIPE_BYTES_DEFAULT,
             lock_table: Indexing::default(),
             meta: false,
+            meta_rank: 0,
             meta_lease: nacre_meta::role::LEASE_DEFAULT,
             meta_takeover: nacre_meta::role::TAKEOVER_DEFAULT,
             listen: Vec::new(),

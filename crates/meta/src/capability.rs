@@ -203,6 +203,8 @@ enum Wanted {
 struct Resource {
     policy: Policy,
     hold: Option<Hold>,
+    /// True if nobody gets it any more: it is leaving the rank.
+    frozen: bool,
     /// The waiters, in the order in which they came. With a policy that allows no caching, none of them waits to cache it.
     line: BTreeMap<Ticket, Wanted>,
 }
@@ -321,7 +323,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             self.watched.insert(resource.clone());
             self.quiet_until = Duration::ZERO;
         }
-        self.resources.insert(resource, Resource { policy, hold, line: BTreeMap::new() });
+        self.resources.insert(resource, Resource { policy, hold, frozen: false, line: BTreeMap::new() });
     }
 
     /// Removes a resource. Returns the tickets of those who waited.
@@ -368,11 +370,19 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         self.go_on(now, resource, out);
     }
 
+    /// Stops a resource before it leaves the rank: whoever asks for it waits from now on, and its holder is asked for it at
+    /// once, whatever its policy.
+    pub fn freeze(&mut self, now: Duration, resource: &R, out: &mut Vec<Order<R>>) {
+        let Some(found) = self.resources.get_mut(resource) else { return };
+        found.frozen = true;
+        self.go_on(now, resource, out);
+    }
+
     /// Returns whether a request would be served at once: nobody holds the resource, and nobody waits for it.
     pub fn is_free(&self, resource: &R) -> bool {
         self.resources
             .get(resource)
-            .is_some_and(|resource| resource.hold.is_none() && resource.line.is_empty())
+            .is_some_and(|resource| resource.hold.is_none() && !resource.frozen && resource.line.is_empty())
     }
 
     /// Counts a request that was served at once.
@@ -528,6 +538,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
     pub fn go_on(&mut self, now: Duration, resource: &R, out: &mut Vec<Order<R>>) {
         let Some(found) = self.resources.get_mut(resource) else { return };
         while found.hold.is_none()
+            && !found.frozen
             && let Some((ticket, wanted)) = found.line.pop_first()
         {
             match wanted {
@@ -546,7 +557,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                 Wanted::Cache(_) => out.push(Order::NotCached { ticket }),
             }
         }
-        let wanted = !found.line.is_empty() || !found.policy.caches();
+        let wanted = found.frozen || !found.line.is_empty() || !found.policy.caches();
         let Some(hold) = found.hold.as_mut().filter(|hold| wanted || hold.session == UNKNOWN) else {
             self.watched.remove(resource);
             return;
@@ -566,6 +577,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         };
         match (hold.revocation, found.policy) {
             (Revocation::Yes(_), _) => {}
+            _ if found.frozen => ask(hold, None, Revocation::Yes(now)),
             (Revocation::Quota(until), _) if now < until => {}
             (Revocation::No, Policy::Quota { operations, within }) if now < hold.since + within => {
                 let until = hold.since + within;

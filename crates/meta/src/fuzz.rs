@@ -7,7 +7,7 @@ use crate::directory::Entry;
 use crate::inode::Inode;
 use crate::intent;
 use crate::role::authority::Authority;
-use crate::role::record;
+use crate::role::{pin, record};
 use crate::wire;
 
 /// Decodes bytes as a message of a rank, whose kind is the first byte, and as its records. What is decoded stays the same when
@@ -16,6 +16,7 @@ pub fn wire(bytes: &[u8]) {
     if let Some(record) = record::decode(bytes) {
         assert_eq!(record::decode(&record::encode(&record)), Some(record));
     }
+    let _ = pin::decode(bytes);
     if let Some(authority) = Authority::decode(bytes) {
         assert_eq!(Authority::decode(&authority.encode()), Some(authority));
     }
@@ -24,6 +25,14 @@ pub fn wire(bytes: &[u8]) {
     let _ = wire::get_attach(&body);
     let _ = wire::get_attached(&body);
     let _ = wire::get_moved(&body);
+    if let Ok(introduction) = wire::get_introduction(&body) {
+        let frame = frame(|outbox| wire::put_introduction(outbox, 1, &introduction));
+        assert_eq!(frame.map(|frame| wire::get_introduction(&frame.body)), Some(Ok(introduction)));
+    }
+    if let Ok(load) = wire::get_load(&body) {
+        let frame = frame(|outbox| wire::put_load(outbox, 1, &load));
+        assert_eq!(frame.map(|frame| wire::get_load(&frame.body)), Some(Ok(load)));
+    }
     if let Ok(revoked) = wire::get_revoked(&body) {
         assert_eq!(wire::get_revoked(&wire::revoked(&revoked)), Ok(revoked));
     }

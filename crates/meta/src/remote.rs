@@ -1,15 +1,19 @@
-//! The client of a rank: a session whose lease is renewed in the background, and sequencers in it that are cached while they
-//! are granted.
+//! The client of the ranks: sessions whose leases are renewed in the background, one with each rank that is used, and sequencers
+//! in them that are cached while they are granted.
 //!
 //! A cached sequencer is a tail and a bound in this process. Positions come from it by one compare-and-swap, until the bound
 //! is reached or the background has closed it: because others wait, or because the lease is over.
+//!
+//! A sequencer is asked for at the rank where it was last, at first at the one that the settings name. A rank that has no
+//! authority over it says which one has, or which forwards requests to that. A grant belongs to the session with the rank
+//! that gave it, and is given back to that one, whichever is asked now.
 
 mod cache;
 mod call;
 mod run;
 mod sequencer;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +24,10 @@ use nacre_rpc::client::{Host, Link, LinkOptions};
 use parking_lot::Mutex;
 pub use sequencer::{Sequencer, Statistics};
 use tokio::sync::{Notify, oneshot, watch};
+
+use crate::load::RankLoad;
+use crate::place::{Caller, RankNumber};
+use crate::service::{Call, Reply};
 
 /// The longest pause between attempts to reach a daemon.
 const BACKOFF_MAX: Duration = Duration::from_millis(50);
@@ -32,8 +40,8 @@ pub struct SessionOptions {
     /// The store, which says who has the authority. It must not depend on the runtime of a caller.
     #[debug(skip)]
     pub store: Arc<dyn ObjectStore>,
-    /// The number of the rank.
-    pub rank: u32,
+    /// The number of the rank that is asked first.
+    pub rank: RankNumber,
     /// The addresses of the store's servers.
     pub addresses: Vec<Address>,
     /// The settings of connections.
@@ -42,9 +50,10 @@ pub struct SessionOptions {
     pub patience: Duration,
 }
 
-/// A connection to the rank over which the session is spoken for.
+/// A connection to a rank over which the session is spoken for.
 #[derive(Clone)]
 pub(crate) struct Route {
+    rank: RankNumber,
     link: Arc<Link>,
     /// A further connection for round trips, which is driven in the runtime of whoever uses it first.
     round_trips: Arc<Link>,
@@ -52,18 +61,40 @@ pub(crate) struct Route {
     number: u64,
 }
 
-/// A session. Cheap to clone; it ends with the last handle on it and on its sequencers.
+/// A session with each rank that is used. Cheap to clone; they end with the last handle on them and on their sequencers.
 #[derive(Clone)]
 pub struct Session {
-    inner: Arc<Inner>,
-    ending: Arc<Shutdown>,
+    ranks: Arc<Ranks>,
 }
 
-/// The end of a session, which comes when this is dropped or told.
-struct Shutdown(Mutex<Option<oneshot::Sender<oneshot::Sender<()>>>>);
+type Sequencers = Arc<Mutex<HashMap<ObjectId, Arc<sequencer::State>>>>;
 
+/// The sessions with all ranks.
+pub(crate) struct Ranks {
+    options: Arc<SessionOptions>,
+    link_options: Arc<LinkOptions>,
+    /// What this process is to the ranks.
+    caller: Caller,
+    /// A number that says to which half of the clients it belongs.
+    client: u64,
+    sequencers: Sequencers,
+    begun: Mutex<BTreeMap<RankNumber, Begun>>,
+    /// True once the sessions have ended: no further one begins.
+    ended: AtomicBool,
+}
+
+/// A session with a rank that has begun. It ends when the sender is used or dropped.
+struct Begun {
+    inner: Arc<Inner>,
+    ending: Option<oneshot::Sender<oneshot::Sender<()>>>,
+}
+
+/// A session with one rank.
 pub(crate) struct Inner {
-    options: SessionOptions,
+    options: Arc<SessionOptions>,
+    rank: RankNumber,
+    caller: Caller,
+    client: u64,
     host: Arc<Host>,
     link_options: Arc<LinkOptions>,
     /// The number of the session, drawn anew when a lease was lost.
@@ -75,7 +106,7 @@ pub(crate) struct Inner {
     /// Wakes the background to look for the rank again; the number of the binding that is of no use any more.
     moved: Notify,
     useless: AtomicU64,
-    sequencers: Mutex<HashMap<ObjectId, Arc<sequencer::State>>>,
+    sequencers: Sequencers,
     /// True once the session has ended.
     over: AtomicBool,
     /// The reason why there is no binding.
@@ -85,76 +116,101 @@ pub(crate) struct Inner {
 }
 
 impl Session {
-    /// Begins a session. Nothing is connected before it is used.
+    /// Begins a session with the rank that the settings name. Nothing is connected before it is used.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
     pub fn begin(options: SessionOptions) -> Result<Session, StoreError> {
+        Session::begin_as(options, Caller::Client)
+    }
+
+    /// Begins the session of a client, or of a rank whose requests no other one forwards.
+    pub(crate) fn begin_as(options: SessionOptions, caller: Caller) -> Result<Session, StoreError> {
         let mut link = options.link.clone();
         link.keeps_session = false;
         link.features = 0;
         link.backoff_max = link.backoff_max.min(BACKOFF_MAX);
         link.silence_timeout = link.silence_timeout.min(SILENCE_MAX);
-        let failed = |error: std::io::Error| {
-            StoreError::new(ErrorKind::Io, format!("cannot start the thread of a session: {error}"))
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (ending, ended) = oneshot::channel();
-        let inner = Arc::new(Inner {
-            host: Arc::new(Host::new(true)),
+        let ranks = Ranks {
+            options: Arc::new(options),
             link_options: Arc::new(link),
-            number: AtomicU64::new(new_number()),
-            connections: AtomicU64::new(0),
-            route: watch::Sender::new(None),
-            unbound_since: Mutex::new(Instant::now()),
-            moved: Notify::new(),
-            useless: AtomicU64::new(0),
-            sequencers: Mutex::default(),
-            over: AtomicBool::new(false),
-            error: Mutex::default(),
-            runtime: runtime.handle().clone(),
-            options,
-        });
-        let background = inner.clone();
-        std::thread::Builder::new()
-            .name("nacre-session".to_owned())
-            .spawn(move || runtime.block_on(run::run(background, ended)))
-            .map_err(failed)?;
-        Ok(Session { inner, ending: Arc::new(Shutdown(Mutex::new(Some(ending)))) })
+            caller,
+            client: rand::random(),
+            sequencers: Arc::default(),
+            begun: Mutex::default(),
+            ended: AtomicBool::new(false),
+        };
+        ranks.rank(ranks.options.rank)?;
+        Ok(Session { ranks: Arc::new(ranks) })
     }
 
     /// Returns a handle on a sequencer, whether it exists or not.
     pub fn sequencer(&self, id: &ObjectId) -> Sequencer {
-        let mut sequencers = self.inner.sequencers.lock();
-        let state =
-            sequencers.entry(id.clone()).or_insert_with(|| Arc::new(sequencer::State::new(id.clone())));
+        let mut sequencers = self.ranks.sequencers.lock();
+        let state = sequencers
+            .entry(id.clone())
+            .or_insert_with(|| Arc::new(sequencer::State::new(id.clone(), self.ranks.options.rank)));
         Sequencer { session: self.clone(), state: state.clone() }
     }
 
-    /// Asks whoever has the authority to hand it over to a standby, and waits until it has accepted that.
+    /// Asks whoever has the authority of a rank to hand it over to a standby, and waits until it has accepted that.
     ///
     /// # Errors
-    /// `Invalid` if there is no standby, `Unavailable` if there is no rank.
-    pub async fn hand_over(&self) -> Result<(), StoreError> {
-        call::hand_over(&self.inner).await
+    /// `Invalid` if there is no standby, `Unavailable` if there is no such rank.
+    pub async fn hand_over(&self, rank: RankNumber) -> Result<(), StoreError> {
+        call::hand_over(&self.ranks, rank).await
     }
 
-    /// Ends the session: gives back what it holds, and waits until the rank knows it or cannot be reached.
+    /// Returns the load of a rank.
+    ///
+    /// # Errors
+    /// `Unavailable` if there is no such rank, `Unsupported` if its daemon is of a version that knows no loads.
+    pub async fn load(&self, rank: RankNumber) -> Result<RankLoad, StoreError> {
+        call::load(&self.ranks, rank).await
+    }
+
+    /// Waits until a rank answers.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not in time.
+    pub(crate) async fn reach(&self, rank: RankNumber) -> Result<(), StoreError> {
+        call::reach(&self.ranks, rank).await
+    }
+
+    /// Makes a call at a rank, and nowhere else.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not answer in time.
+    pub(crate) async fn call_at(
+        &self,
+        rank: RankNumber,
+        id: &ObjectId,
+        call: Call,
+    ) -> Result<Reply, StoreError> {
+        call::call_at(&self.ranks, rank, id, call).await
+    }
+
+    /// Ends the session: gives back what it holds, and waits until the ranks know it or cannot be reached.
     pub async fn end(&self) {
-        let ending = self.ending.0.lock().take();
-        if let Some(ending) = ending {
+        self.ranks.ended.store(true, Ordering::SeqCst);
+        let endings: Vec<_> = {
+            let mut begun = self.ranks.begun.lock();
+            begun.values_mut().filter_map(|begun| begun.ending.take()).collect()
+        };
+        let ended = endings.into_iter().filter_map(|ending| {
             let (done, over) = oneshot::channel();
-            if ending.send(done).is_ok() {
-                // It is over as well if the thread is gone.
-                let _ = over.await;
-            }
+            ending.send(done).is_ok().then_some(over)
+        });
+        // All are told before one is waited for. It is over as well if the thread is gone.
+        for over in ended.collect::<Vec<_>>() {
+            let _ = over.await;
         }
     }
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({})", self.inner.number.load(Ordering::Relaxed))
+        write!(f, "Session({:?})", self.ranks.begun.lock().keys())
     }
 }
 
@@ -163,10 +219,54 @@ fn new_number() -> u64 {
     rand::random::<u64>().max(1)
 }
 
+impl Ranks {
+    /// Returns the session with a rank, which begins if there is none.
+    fn rank(&self, rank: RankNumber) -> Result<Arc<Inner>, StoreError> {
+        let mut begun = self.begun.lock();
+        if let Some(begun) = begun.get(&rank) {
+            return Ok(begun.inner.clone());
+        }
+        if self.ended.load(Ordering::SeqCst) {
+            return Err(StoreError::new(ErrorKind::Closed, "the session with the metadata ranks has ended"));
+        }
+        let failed = |error: std::io::Error| {
+            StoreError::new(ErrorKind::Io, format!("cannot start the thread of a session: {error}"))
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (ending, ended) = oneshot::channel();
+        let inner = Arc::new(Inner {
+            options: self.options.clone(),
+            rank,
+            caller: self.caller,
+            client: self.client,
+            host: Arc::new(Host::new(true)),
+            link_options: self.link_options.clone(),
+            number: AtomicU64::new(new_number()),
+            connections: AtomicU64::new(0),
+            route: watch::Sender::new(None),
+            unbound_since: Mutex::new(Instant::now()),
+            moved: Notify::new(),
+            useless: AtomicU64::new(0),
+            sequencers: self.sequencers.clone(),
+            over: AtomicBool::new(false),
+            error: Mutex::default(),
+            runtime: runtime.handle().clone(),
+        });
+        let background = inner.clone();
+        std::thread::Builder::new()
+            .name("nacre-session".to_owned())
+            .spawn(move || runtime.block_on(run::run(background, ended)))
+            .map_err(failed)?;
+        begun.insert(rank, Begun { inner: inner.clone(), ending: Some(ending) });
+        Ok(inner)
+    }
+}
+
 impl Inner {
+    /// Returns the sequencers that were granted by this rank.
     fn held(&self) -> Vec<Arc<sequencer::State>> {
         let sequencers = self.sequencers.lock();
-        sequencers.values().filter(|state| state.is_held()).cloned().collect()
+        sequencers.values().filter(|state| state.grant(self.rank).is_some()).cloned().collect()
     }
 
     fn state(&self, id: &ObjectId) -> Option<Arc<sequencer::State>> {
@@ -181,7 +281,7 @@ impl Inner {
     /// Gives all sequencers up, because the lease is over or lost.
     fn drop_all(&self) {
         for state in self.held() {
-            state.drop_hold();
+            state.drop_hold(self.rank);
         }
     }
 
@@ -218,7 +318,7 @@ impl Inner {
                 found.push(address);
             }
         };
-        let read = crate::role::authority::read(&*self.options.store, self.options.rank);
+        let read = crate::role::authority::read(&*self.options.store, self.rank);
         let read = tokio::time::timeout(Duration::from_secs(1), read).await;
         let known = read.ok().and_then(Result::ok).flatten().map_or_else(Vec::new, |seen| seen.addresses);
         known.iter().chain(hint).filter_map(|address| address.parse().ok()).for_each(&mut add);

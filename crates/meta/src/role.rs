@@ -8,6 +8,8 @@
 
 pub mod authority;
 mod core;
+mod peers;
+pub mod pin;
 pub mod record;
 mod run;
 mod service;
@@ -17,14 +19,23 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nacre_object::{ErrorKind, ObjectStore, StoreError};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
+use nacre_rpc::Address;
+use nacre_rpc::client::LinkOptions;
 use parking_lot::Mutex;
 pub use service::{Connection, MetaService, SEQUENCER_PREFIX};
 use tokio::sync::{Notify, oneshot};
 
 use self::authority::AuthorityStore;
+pub use self::authority::RankStatus;
 pub use self::core::Totals;
 use self::core::{Core, Shared};
+use self::peers::Peers;
+use crate::clock;
+pub use crate::load::{RankLoad, ResourceLoad};
+use crate::place::RANK_MAX;
+pub use crate::place::{Mode, RankNumber};
+use crate::service::Reply;
 
 /// The default lease of sessions, which hold capabilities.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(3);
@@ -45,8 +56,8 @@ pub struct Options {
     /// The store with the sequencers and with the authority.
     #[debug(skip)]
     pub store: Arc<dyn ObjectStore>,
-    /// The number of the rank.
-    pub rank: u32,
+    /// The number of the rank, at most [`RANK_MAX`](crate::place::RANK_MAX).
+    pub rank: RankNumber,
     /// True for the daemon that keeps the store in its process: it takes the authority with the first request, and not
     /// before, and one of its name is known to be itself before it was started again.
     pub keeps_store: bool,
@@ -54,6 +65,10 @@ pub struct Options {
     pub lease: Duration,
     /// The time after which a standby takes over.
     pub takeover: Duration,
+    /// The addresses of the store's servers, at which other ranks may be.
+    pub servers: Vec<Address>,
+    /// The settings of connections to other ranks.
+    pub link: LinkOptions,
 }
 
 /// A running rank, or one that stands by. Dropping it stops it.
@@ -81,10 +96,16 @@ impl MetaRole {
         };
         within("a lease of capabilities", options.lease, LEASE_MIN, LEASE_MAX)?;
         within("a time to take over", options.takeover, TAKEOVER_MIN, TAKEOVER_MAX)?;
+        if options.rank > RANK_MAX {
+            let text = format!("metadata rank {}; ranks are numbered 0 to {RANK_MAX}", options.rank);
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        }
         let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(options.lease)),
+            core: Mutex::new(Core::new(options.rank, options.lease)),
             work: Notify::new(),
             connections: AtomicU64::new(0),
+            rank: options.rank,
+            peers: Peers::new(&options),
         });
         Ok(MetaRole { shared, options, stop: None, thread: None })
     }
@@ -117,7 +138,7 @@ impl MetaRole {
 
     /// Returns a handle for reports and administration.
     pub fn handle(&self) -> Handle {
-        Handle { shared: self.shared.clone() }
+        Handle { shared: self.shared.clone(), store: self.options.store.clone() }
     }
 
     /// Stops the role, and lets a standby take over at once.
@@ -132,6 +153,7 @@ impl MetaRole {
         {
             tracing::error!("the thread of the metadata rank ended in a panic");
         }
+        self.shared.peers.end();
     }
 }
 
@@ -146,12 +168,62 @@ impl Drop for MetaRole {
 #[debug("Handle")]
 pub struct Handle {
     shared: Arc<Shared>,
+    store: Arc<dyn ObjectStore>,
 }
 
 impl Handle {
     /// Returns what the rank does, and its totals.
     pub fn totals(&self) -> Totals {
         self.shared.totals()
+    }
+
+    /// Returns the number of the rank.
+    pub fn rank(&self) -> RankNumber {
+        self.shared.rank
+    }
+
+    /// Returns the load of the rank, with that of the `limit` busiest sequencers.
+    pub fn load(&self, limit: usize) -> RankLoad {
+        self.shared.core.lock().load(clock::now(), limit)
+    }
+
+    /// Returns the load of a rank, another one or this.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not answer in time.
+    pub async fn load_of(&self, rank: RankNumber) -> Result<RankLoad, StoreError> {
+        match rank == self.shared.rank {
+            true => Ok(self.load(crate::wire::LOADED_MAX)),
+            false => self.shared.peers.load(rank).await,
+        }
+    }
+
+    /// Returns all ranks that somebody ever had the authority of.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn ranks(&self) -> Result<Vec<RankStatus>, StoreError> {
+        authority::ranks(&*self.store).await
+    }
+
+    /// Moves a sequencer from this rank to another one, where its clients go on without an error. Returns when the store has
+    /// it. A migration that has begun goes on if this is dropped.
+    ///
+    /// # Errors
+    /// `Unavailable` if one of the ranks does not answer, `Invalid` if this rank has no such sequencer.
+    pub async fn migrate(&self, resource: &ObjectId, to: RankNumber, mode: Mode) -> Result<(), StoreError> {
+        let invalid = |text: String| Err(StoreError::new(ErrorKind::Invalid, text));
+        if to > RANK_MAX {
+            return invalid(format!("metadata rank {to}; ranks are numbered 0 to {RANK_MAX}"));
+        }
+        if !service::is_sequencer(resource) {
+            return invalid(format!("object \"{resource}\" cannot hold a sequencer"));
+        }
+        match self.shared.migrate(resource, to, mode).await? {
+            Reply::Done => Ok(()),
+            Reply::Elsewhere(place) => invalid(format!("\"{resource}\" is metadata rank {}'s", place.rank)),
+            _ => invalid(format!("there is no sequencer \"{resource}\"")),
+        }
     }
 
     /// Returns up to `limit` sequencers that the rank has in memory.

@@ -7,13 +7,23 @@
 //! - A sequencer's record in the store bounds what may have been handed out, and says whether somebody may cache it. Both are
 //!   durable before the first position, or the grant, goes out.
 //! - What was accepted in an order is answered in that order, also when it waits for the store.
+//! - A rank answers for a sequencer only if the record says that it has authority over it, and nothing any more once it has
+//!   ordered that to change.
+
+mod message;
+mod migration;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+pub use message::{Call, Output, Record, Reply, Shown, StoreOrder};
+pub use migration::Migrations;
 use nacre_object::ObjectId;
 
+use self::migration::{Moving, order_move};
 use crate::capability::{Capabilities, Counts, Grant, NotHeld, Order, Policy, Session, Ticket};
+use crate::load::Rate;
+use crate::place::{Place, RankNumber};
 use crate::sequencer::{POSITIONS, Sequencer};
 
 /// The most positions in one request.
@@ -23,131 +33,6 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The bits of a session's number that are shown to others.
 const SHOWN_BITS: Session = (1 << 24) - 1;
-
-/// A sequencer as it is in the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// The bound of the positions that may have been handed out.
-    pub reserved: u64,
-    /// The lease of whoever may cache it; none if nobody does.
-    pub cached: Option<Duration>,
-    /// Its policy.
-    pub policy: Policy,
-}
-
-/// A call about a sequencer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// Makes it.
-    Create(Policy),
-    /// Removes it.
-    Remove,
-    /// Changes its policy.
-    SetPolicy(Policy),
-    /// Shows it, without asking a holder for it.
-    Look,
-    /// Asks for the next positions.
-    Next(u64),
-    /// Asks for the tail.
-    Read,
-    /// Asks for a grant.
-    Acquire,
-    /// Asks for more positions to hand out.
-    Extend(Grant),
-    /// Gives it back with its tail; one that makes no sense stands for all positions that were lent.
-    Release(Grant, u64),
-    /// Says that the session holds it, after a break of the connection or at a rank that has taken over.
-    Assert(Grant),
-}
-
-/// A sequencer as it is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// The next position; with a holder, the first that it was lent.
-    pub tail: u64,
-    /// The durable bound of what may be handed out.
-    pub reserved: u64,
-    /// The policy.
-    pub policy: Policy,
-    /// The last 24 bits of the session that holds it, at least 1; 0 if none does or it is not known yet. Whoever knows all
-    /// of them can speak for the session.
-    pub holder: Session,
-    /// True if somebody holds it.
-    pub held: bool,
-    /// The number of requests that wait for it.
-    pub waiting: u64,
-}
-
-/// A reply to a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// Success.
-    Done,
-    /// The sequencer as it is.
-    Shown(Shown),
-    /// The first of the positions, or the tail; and whether the sequencer may be cached.
-    Positions {
-        /// The position.
-        first: u64,
-        /// True if its policy lets it be cached.
-        caches: bool,
-    },
-    /// The sequencer is the session's: positions from `first` up to `bound`. After [`Call::Assert`] the holder's own count.
-    Granted {
-        /// The grant.
-        grant: Grant,
-        /// The tail. After [`Call::Extend`] the holder's own counts.
-        first: u64,
-        /// The bound of the positions that it may hand out.
-        bound: u64,
-    },
-    /// The sequencer is not cached.
-    NotCached,
-    /// An unknown sequencer.
-    Unknown,
-    /// A sequencer that exists already.
-    Exists,
-    /// The session does not hold it by that grant.
-    NotHeld,
-    /// A sequencer without so many positions left.
-    Exhausted,
-}
-
-/// An order of the rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// The reply to a call.
-    Reply(Ticket, Reply),
-    /// A session is asked for a sequencer.
-    Revoke {
-        /// The session.
-        session: Session,
-        /// The sequencer.
-        id: ObjectId,
-        /// The grant.
-        grant: Grant,
-        /// The positions, counted from the grant, that it may still hand out; none if it is to give it back at once.
-        quota: Option<u64>,
-    },
-    /// The lease of a session is over.
-    Lapsed(Session),
-    /// Something is to be read or made durable. There is one such order at a time for a sequencer.
-    Store(ObjectId, StoreOrder),
-}
-
-/// An order for the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreOrder {
-    /// Read the record, and fence earlier ranks. Answered by [`ActiveRank::loaded`].
-    Load,
-    /// Make an object with a record, unless there is one: nobody caches it, and what is reserved is all that a sequencer
-    /// that was removed ever was. Answered by [`ActiveRank::created`].
-    Create(Policy),
-    /// Replace the one record by the other. Answered by [`ActiveRank::written`].
-    Write(Record, Record),
-    /// Remove the object. Answered by [`ActiveRank::removed`].
-    Remove(Record),
-}
 
 /// An operation that was accepted, and may wait for the store.
 #[derive(Clone, Copy, Debug)]
@@ -168,7 +53,12 @@ struct Live {
     policy: Policy,
     /// The waiters for the policy to be durable.
     changes: Vec<(Ticket, Policy)>,
-    removing: bool,
+    /// The migration that it waits for.
+    moving: Option<Moving>,
+    /// True once its removal or its migration is ordered: nothing of it is answered any more.
+    leaving: bool,
+    /// The requests for it.
+    rate: Rate,
     /// The time since which nobody holds it.
     idle_since: Duration,
     /// True if it is among those that are looked at when they are idle.
@@ -180,11 +70,14 @@ enum Entry {
     Loading(Vec<(Ticket, Option<Session>, Call)>),
     Creating(Ticket, Vec<(Ticket, Option<Session>, Call)>),
     Live(Box<Live>),
+    /// Another rank has authority over it, as was found at this time.
+    Elsewhere(Place, Duration),
 }
 
 /// A rank that has authority, with the sequencers that it keeps. (The namespace is changed by [`crate::Rank`], which needs none.)
 #[derive(Debug)]
 pub struct ActiveRank {
+    rank: RankNumber,
     epoch: u64,
     lease: Duration,
     capabilities: Capabilities<ObjectId>,
@@ -194,12 +87,20 @@ pub struct ActiveRank {
     /// The sequencers that nobody holds and that are on record as cached, with the times at which they are looked at.
     idle: BTreeSet<(Duration, ObjectId)>,
     positions: u64,
+    rate: Rate,
+    migrations: Migrations,
 }
 
 impl ActiveRank {
-    /// Creates a rank that knows nothing yet.
+    /// Creates rank 0, which knows nothing yet.
     pub fn new(epoch: u64, lease: Duration) -> ActiveRank {
+        ActiveRank::numbered(0, epoch, lease)
+    }
+
+    /// Creates the rank of a number, which knows nothing yet.
+    pub fn numbered(rank: RankNumber, epoch: u64, lease: Duration) -> ActiveRank {
         ActiveRank {
+            rank,
             epoch,
             lease,
             // Grants are numbered across ranks, so that none is taken for one of an earlier rank.
@@ -208,7 +109,14 @@ impl ActiveRank {
             waiting: HashMap::new(),
             idle: BTreeSet::new(),
             positions: 0,
+            rate: Rate::default(),
+            migrations: Migrations::default(),
         }
+    }
+
+    /// Returns the number.
+    pub fn number(&self) -> RankNumber {
+        self.rank
     }
 
     /// Returns the epoch.
@@ -231,9 +139,9 @@ impl ActiveRank {
         self.positions
     }
 
-    /// Returns the number of sequencers in memory.
+    /// Returns the number of sequencers in memory that the rank has authority over.
     pub fn sequencers(&self) -> usize {
-        self.sequencers.len()
+        self.sequencers.values().filter(|entry| matches!(entry, Entry::Live(_))).count()
     }
 
     /// Returns the number of sessions.
@@ -321,6 +229,8 @@ impl ActiveRank {
             return None;
         }
         let first = live.sequencer.next(count)?;
+        live.rate.count(now);
+        self.rate.count(now);
         self.capabilities.count_served();
         self.positions += count;
         let caches = live.policy.caches();
@@ -332,7 +242,8 @@ impl ActiveRank {
         Some(Reply::Positions { first, caches })
     }
 
-    /// Handles a call, which is answered by an output with this ticket.
+    /// Handles a call, which is answered by an output with this ticket: by [`Reply::Elsewhere`] if another rank has authority
+    /// over the sequencer, or gets it while the call waits.
     pub fn call(
         &mut self,
         now: Duration,
@@ -347,13 +258,32 @@ impl ActiveRank {
         {
             return out.push(Output::Reply(ticket, Reply::Exhausted));
         }
+        self.rate.count(now);
+        self.admit(now, ticket, session, id, call, out);
+    }
+
+    fn admit(
+        &mut self,
+        now: Duration,
+        ticket: Ticket,
+        session: Option<Session>,
+        id: &ObjectId,
+        call: Call,
+        out: &mut Vec<Output>,
+    ) {
         match self.sequencers.get_mut(id) {
-            None => {
+            Some(Entry::Elsewhere(place, since)) if now < *since + migration::KNOWN => {
+                out.push(Output::Reply(ticket, migration::elsewhere(&call, *place)));
+            }
+            None | Some(Entry::Elsewhere(..)) => {
                 self.sequencers.insert(id.clone(), Entry::Loading(vec![(ticket, session, call)]));
                 out.push(Output::Store(id.clone(), StoreOrder::Load));
             }
             Some(Entry::Loading(calls) | Entry::Creating(_, calls)) => calls.push((ticket, session, call)),
-            Some(Entry::Live(_)) => self.call_live(now, ticket, session, id, call, out),
+            Some(Entry::Live(live)) => {
+                live.rate.count(now);
+                self.call_live(now, ticket, session, id, call, out);
+            }
         }
     }
 
@@ -371,6 +301,7 @@ impl ActiveRank {
         let reply = |out: &mut Vec<Output>, reply| out.push(Output::Reply(ticket, reply));
         match call {
             Call::Create(_) => reply(out, Reply::Exists),
+            Call::Move(to, mode) => return self.begin_move(now, ticket, id, (to, mode), out),
             Call::Look => {
                 let shown = match self.sequencers.get(id) {
                     Some(Entry::Live(live)) => self.shown(id, live),
@@ -461,6 +392,12 @@ impl ActiveRank {
         let Some(Entry::Loading(calls)) = self.sequencers.get_mut(id) else { return };
         let mut calls = std::mem::take(calls);
         match found {
+            Some(record) if record.place.rank != self.rank => {
+                self.sequencers.insert(id.clone(), Entry::Elsewhere(record.place, now));
+                for (ticket, _, call) in calls {
+                    out.push(Output::Reply(ticket, migration::elsewhere(&call, record.place)));
+                }
+            }
             Some(record) => self.begin(now, id, record, true, calls, out),
             None => {
                 let create = calls.iter().position(|(_, _, call)| matches!(call, Call::Create(_)));
@@ -503,14 +440,16 @@ impl ActiveRank {
             operations: VecDeque::new(),
             policy: record.policy,
             changes: Vec::new(),
-            removing: false,
+            moving: None,
+            leaving: false,
+            rate: Rate::default(),
             idle_since: now,
             idle_noted: false,
         };
         self.sequencers.insert(id.clone(), Entry::Live(Box::new(live)));
         self.capabilities.add(now, id.clone(), record.policy, held_for);
         for (ticket, session, call) in calls {
-            self.call(now, ticket, session, id, call, out);
+            self.admit(now, ticket, session, id, call, out);
         }
     }
 
@@ -557,8 +496,9 @@ impl ActiveRank {
             };
             out.push(Output::Reply(*ticket, reply));
         }
-        for (ticket, _) in &live.changes {
-            out.push(Output::Reply(*ticket, Reply::Unknown));
+        let moves = live.moving.iter().flat_map(|moving| moving.tickets());
+        for ticket in live.changes.iter().map(|(ticket, _)| *ticket).chain(moves) {
+            out.push(Output::Reply(ticket, Reply::Unknown));
         }
         for ticket in self.capabilities.remove(id) {
             self.waiting.remove(&ticket);
@@ -657,7 +597,7 @@ impl ActiveRank {
     /// Answers operations in order. Returns true if one was to be lent positions and there will never be any.
     fn advance(&mut self, now: Duration, id: &ObjectId, out: &mut Vec<Output>) -> bool {
         let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return false };
-        if live.removing {
+        if live.leaving {
             return false;
         }
         let caches = live.policy.caches();
@@ -709,7 +649,7 @@ impl ActiveRank {
                 },
                 Operation::Remove(_) => {
                     if live.writing.is_none() {
-                        live.removing = true;
+                        live.leaving = true;
                         out.push(Output::Store(id.clone(), StoreOrder::Remove(live.record)));
                         return false;
                     }
@@ -721,6 +661,10 @@ impl ActiveRank {
             if empty {
                 return true;
             }
+        }
+        if live.moving.is_some() && live.operations.is_empty() && self.capabilities.holder(id).is_none() {
+            order_move(id, live, out);
+            return false;
         }
         write_if_needed(now, self.lease, id, live, out);
         // While a record is being written, it is looked at when that is durable.
@@ -736,7 +680,7 @@ impl ActiveRank {
 
 /// Orders a record to be written if it is to be another one than the store has.
 fn write_if_needed(now: Duration, lease: Duration, id: &ObjectId, live: &mut Live, out: &mut Vec<Output>) {
-    if live.writing.is_some() || live.removing {
+    if live.writing.is_some() || live.leaving {
         return;
     }
     let lends = live.operations.iter().any(|operation| matches!(operation, Operation::Lend(..)));
@@ -749,7 +693,7 @@ fn write_if_needed(now: Duration, lease: Duration, id: &ObjectId, live: &mut Liv
         _ => None,
     };
     let reserved = live.sequencer.reserve(now).unwrap_or(live.record.reserved);
-    let record = Record { reserved, cached, policy: live.policy };
+    let record = Record { reserved, cached, policy: live.policy, place: live.record.place };
     if record != live.record {
         live.writing = Some(record);
         out.push(Output::Store(id.clone(), StoreOrder::Write(live.record, record)));

@@ -8,6 +8,8 @@ use nacre_object::limit::OBJECT_ID_BYTES_MAX;
 use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
 use crate::capability::{Grant, Policy};
+use crate::load::{RankLoad, ResourceLoad};
+use crate::place::{Caller, Mode, Place, RANK_MAX, RankNumber};
 use crate::service::{Call, Reply, Shown};
 
 /// The number of the service.
@@ -46,6 +48,11 @@ pub const EXTEND: MessageKind = MessageKind::new(META, 15);
 pub const RELEASE: MessageKind = MessageKind::new(META, 16);
 /// [`Call::Assert`].
 pub const ASSERT: MessageKind = MessageKind::new(META, 17);
+/// The introduction of a connection: the rank that is meant, and what the other end knows. Body: an [`Introduction`].
+/// Answered by [`DONE`]. Whoever does not introduce itself means rank 0, and knows no redirections.
+pub const INTRODUCE: MessageKind = MessageKind::new(META, 18);
+/// [`Call::Move`].
+pub const MOVE: MessageKind = MessageKind::new(META, 19);
 /// [`Reply::Positions`].
 pub const POSITIONS: MessageKind = MessageKind::new(META, 20);
 /// [`Reply::Done`].
@@ -64,6 +71,12 @@ pub const EXISTS: MessageKind = MessageKind::new(META, 26);
 pub const NOT_HELD: MessageKind = MessageKind::new(META, 27);
 /// [`Reply::Exhausted`].
 pub const EXHAUSTED: MessageKind = MessageKind::new(META, 28);
+/// [`Reply::Elsewhere`], over connections that were introduced. Body: the rank to be asked.
+pub const ELSEWHERE: MessageKind = MessageKind::new(META, 29);
+/// A request for the load of the rank. No body.
+pub const LOAD: MessageKind = MessageKind::new(META, 30);
+/// The reply to [`LOAD`]. Body: a [`RankLoad`].
+pub const LOADED: MessageKind = MessageKind::new(META, 31);
 
 /// The most addresses of a rank.
 pub const ADDRESSES_MAX: usize = 16;
@@ -88,6 +101,20 @@ pub struct Attached {
     /// The lease of the session, which counts from before the request was sent.
     pub lease: Duration,
 }
+
+/// The introduction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// The rank that is meant: a daemon that acts for another one is not it.
+    pub rank: RankNumber,
+    /// The other end.
+    pub caller: Caller,
+    /// A number that the client has drawn: it says to which half of the clients it belongs.
+    pub client: u64,
+}
+
+/// The most sequencers in a [`LOADED`].
+pub const LOADED_MAX: usize = 1000;
 
 /// A request to a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +169,82 @@ pub fn get_attached(body: &Bytes) -> Result<Attached, WireError> {
     let attached = Attached { epoch: cursor.u64()?, lease: Duration::from_millis(cursor.u64()?) };
     cursor.end()?;
     Ok(attached)
+}
+
+/// Writes an [`INTRODUCE`].
+pub fn put_introduction(outbox: &mut Outbox, id: u64, introduction: &Introduction) {
+    let open = outbox.begin(INTRODUCE, id);
+    outbox.u32(introduction.rank);
+    outbox.u8(u8::from(introduction.caller == Caller::Rank));
+    outbox.u64(introduction.client);
+    // The body is 13 bytes long.
+    let _ = outbox.end(open);
+}
+
+/// Reads the body of an [`INTRODUCE`]. Bytes that a later version adds are ignored.
+///
+/// # Errors
+/// If the body is malformed.
+pub fn get_introduction(body: &Bytes) -> Result<Introduction, WireError> {
+    let mut cursor = Cursor::new(body);
+    let rank = cursor.u32()?;
+    let caller = match cursor.u8()? {
+        0 => Caller::Client,
+        1 => Caller::Rank,
+        _ => return Err(WireError::Malformed("an unknown kind of caller")),
+    };
+    Ok(Introduction { rank, caller, client: cursor.u64()? })
+}
+
+/// Writes a [`LOADED`], with the first [`LOADED_MAX`] sequencers.
+pub fn put_load(outbox: &mut Outbox, id: u64, load: &RankLoad) {
+    let open = outbox.begin(LOADED, id);
+    outbox.u32(load.rank);
+    outbox.u64(load.epoch);
+    outbox.u64(load.requests_per_second.to_bits());
+    outbox.u64(load.forwarded_per_second.to_bits());
+    outbox.u64(load.queue);
+    outbox.u64(load.sessions);
+    for resource in load.resources.iter().take(LOADED_MAX) {
+        outbox.u64(resource.requests_per_second.to_bits());
+        outbox.u64(resource.waiting);
+        outbox.u8(u8::from(resource.held) | (u8::from(resource.moving) << 1));
+        outbox.u8(resource.id.as_bytes().len() as u8);
+        outbox.slice(resource.id.as_bytes());
+    }
+    // Some 300 KB at most.
+    let _ = outbox.end(open);
+}
+
+/// Reads the body of a [`LOADED`].
+///
+/// # Errors
+/// If the body is malformed.
+pub fn get_load(body: &Bytes) -> Result<RankLoad, WireError> {
+    let mut cursor = Cursor::new(body);
+    let rate = |cursor: &mut Cursor<'_>| match f64::from_bits(cursor.u64()?) {
+        rate if rate.is_finite() && rate >= 0.0 => Ok(rate),
+        _ => Err(WireError::Malformed("a rate that is none")),
+    };
+    let (rank, epoch) = (cursor.u32()?, cursor.u64()?);
+    let (requests_per_second, forwarded_per_second) = (rate(&mut cursor)?, rate(&mut cursor)?);
+    let (queue, sessions) = (cursor.u64()?, cursor.u64()?);
+    let mut resources = Vec::new();
+    while cursor.left() > 0 {
+        if resources.len() == LOADED_MAX {
+            return Err(WireError::Malformed("a load of too many sequencers"));
+        }
+        let (requests_per_second, waiting) = (rate(&mut cursor)?, cursor.u64()?);
+        let (held, moving) = match cursor.u8()? {
+            flags @ 0..4 => (flags & 1 != 0, flags & 2 != 0),
+            _ => return Err(WireError::Malformed("an unknown flag of a load")),
+        };
+        let length = cursor.u8()? as usize;
+        let id = ObjectId::new(cursor.bytes(length)?);
+        let id = id.map_err(|_| WireError::Malformed("the id of a sequencer has 1 to 255 bytes"))?;
+        resources.push(ResourceLoad { id, requests_per_second, waiting, held, moving });
+    }
+    Ok(RankLoad { rank, epoch, requests_per_second, forwarded_per_second, queue, sessions, resources })
 }
 
 /// Writes a [`MOVED`]. Addresses that are too many or too long are left out.
@@ -214,6 +317,7 @@ pub fn kind(call: &Call) -> MessageKind {
         Call::Extend(_) => EXTEND,
         Call::Release(..) => RELEASE,
         Call::Assert(_) => ASSERT,
+        Call::Move(..) => MOVE,
     }
 }
 
@@ -233,6 +337,10 @@ pub fn put_call(outbox: &mut Outbox, id: u64, sequencer: &ObjectId, call: &Call)
         Call::Release(grant, tail) => {
             outbox.u64(*grant);
             outbox.u64(*tail);
+        }
+        Call::Move(rank, mode) => {
+            outbox.u32(*rank);
+            outbox.u8(mode_number(*mode));
         }
     }
     outbox.slice(sequencer.as_bytes());
@@ -258,6 +366,10 @@ pub fn get_call(kind: MessageKind, body: &Bytes) -> Result<(ObjectId, Call), Wir
         EXTEND => Call::Extend(cursor.u64()?),
         RELEASE => Call::Release(cursor.u64()?, cursor.u64()?),
         ASSERT => Call::Assert(cursor.u64()?),
+        MOVE => {
+            let (rank, mode) = (cursor.u32()?, cursor.u8()?);
+            Call::Move(rank, mode_of(mode).ok_or(WireError::Malformed("an unknown mode"))?)
+        }
         _ => return Err(WireError::Malformed("no call about a sequencer")),
     };
     Ok((get_id(&mut cursor)?, call))
@@ -270,6 +382,18 @@ fn get_id(cursor: &mut Cursor<'_>) -> Result<ObjectId, WireError> {
     }
     let id = ObjectId::new(cursor.bytes(left)?);
     id.map_err(|_| WireError::Malformed("the id of a sequencer has 1 to 255 bytes"))
+}
+
+fn mode_number(mode: Mode) -> u8 {
+    match mode {
+        Mode::Client => 0,
+        Mode::Proxy => 1,
+        Mode::ProxyHalf => 2,
+    }
+}
+
+fn mode_of(code: u8) -> Option<Mode> {
+    [Mode::Client, Mode::Proxy, Mode::ProxyHalf].get(usize::from(code)).copied()
 }
 
 /// Returns the code of a policy and its two numbers: times in microseconds, operations.
@@ -343,6 +467,12 @@ pub fn put_reply(outbox: &mut Outbox, id: u64, reply: &Reply) {
         Reply::Exists => bare(outbox, EXISTS),
         Reply::NotHeld => bare(outbox, NOT_HELD),
         Reply::Exhausted => bare(outbox, EXHAUSTED),
+        Reply::Elsewhere(place) => {
+            let open = outbox.begin(ELSEWHERE, id);
+            outbox.u32(place.rank);
+            // The body is 4 bytes long.
+            let _ = outbox.end(open);
+        }
     }
 }
 
@@ -375,6 +505,11 @@ pub fn get_reply(kind: MessageKind, body: &Bytes) -> Result<Reply, WireError> {
         EXISTS => Reply::Exists,
         NOT_HELD => Reply::NotHeld,
         EXHAUSTED => Reply::Exhausted,
+        ELSEWHERE => match cursor.u32()? {
+            // A session with it takes a thread.
+            rank if rank <= RANK_MAX => Reply::Elsewhere(Place { rank, ..Place::default() }),
+            _ => return Err(WireError::Malformed("a rank that there cannot be")),
+        },
         _ => return Err(WireError::Malformed("no reply about a sequencer")),
     };
     cursor.end()?;

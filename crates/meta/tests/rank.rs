@@ -1,5 +1,9 @@
 //! Sequencers and capabilities: the rank under schedules with faults, the records and messages, and the whole over a network.
 
+#[path = "rank/migrate.rs"]
+mod migrate;
+#[path = "rank/moves.rs"]
+mod moves;
 #[path = "rank/network.rs"]
 mod network;
 #[path = "rank/schedule.rs"]

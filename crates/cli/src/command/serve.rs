@@ -84,6 +84,9 @@ struct Settings {
     /// Form in which the lock server keeps held locks; "unrolled" exists for comparison [default: described]
     #[arg(long, value_name = "KIND", value_enum)]
     lock_table: Option<LockTable>,
+    /// Metadata rank that this daemon acts or stands by for, 0 to 1023 [default: 0]
+    #[arg(long, value_name = "RANK", value_parser = super::rank::number())]
+    meta_rank: Option<u32>,
     /// Time after which a silent client loses what it caches, such as a sequencer, 300ms to 1h [default: 3s]
     #[arg(long, value_name = "TIME")]
     meta_lease: Option<Time>,
@@ -244,8 +247,12 @@ impl Settings {
         };
         self.check_lock(lock)?;
         let meta = if self.roles.is_empty() { lock } else { has(Role::Meta) };
-        for (name, given) in [("meta-lease", &self.meta_lease), ("meta-takeover", &self.meta_takeover)] {
-            if given.is_some() && !meta {
+        for (name, given) in [
+            ("meta-rank", self.meta_rank.is_some()),
+            ("meta-lease", self.meta_lease.is_some()),
+            ("meta-takeover", self.meta_takeover.is_some()),
+        ] {
+            if given && !meta {
                 let text = format!("--{name} needs the role meta: give --roles store,meta");
                 return Err(Failure::Usage(text));
             }
@@ -285,6 +292,7 @@ impl Settings {
                 None => default.lock_table,
             },
             meta,
+            meta_rank: self.meta_rank.unwrap_or(default.meta_rank),
             meta_lease: self.meta_lease.map_or(default.meta_lease, |time| time.0),
             meta_takeover: self.meta_takeover.map_or(default.meta_takeover, |time| time.0),
             listen: self.listen,

@@ -3,8 +3,8 @@
 //! Invariants, on which it rests that no position is taken twice although tail and bound are two words:
 //! - The tail changes by compare-and-swap from a value that was read before the bound. So whoever takes positions took them
 //!   from the grant that is open.
-//! - Bounds of one sequencer never fall but by a quota, whose positions are lent all the same: a bound that was read late is
-//!   not above what is lent.
+//! - Bounds of one sequencer never fall while its tail stays: but by a quota, whose positions are lent all the same, and by a
+//!   grant of another rank, which opens the cache at another tail. A bound that was read late is not above what is lent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

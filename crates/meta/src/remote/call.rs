@@ -1,4 +1,4 @@
-//! Requests to a rank.
+//! Requests to ranks.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -6,15 +6,43 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nacre_object::{ErrorKind, ObjectId, StoreError};
-use nacre_rpc::client::{Call as Submitted, Link, Request};
+use nacre_rpc::client::{Call as Submitted, Greeted, Greeter, Greeting, Link, Request};
 use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
-use super::{Inner, Route};
+use super::sequencer::State;
+use super::{Inner, Ranks, Route};
+use crate::load::RankLoad;
+use crate::place::RankNumber;
+use crate::role::record;
 use crate::service::{Call, Reply};
-use crate::wire::{self, Attach, META};
+use crate::wire::{self, Attach, Introduction, META};
 
 /// The pause before a rank that has moved, or is not there, is asked again.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The number of ranks in a row to which a call goes on without a pause.
+const FOLLOWED_MAX: u32 = 2;
+/// The time for which a rank is waited for before the store is asked whether it is the right one.
+const DOUBT: Duration = Duration::from_secs(1);
+
+/// The introduction of each connection to a rank.
+pub(super) struct Introduces(pub Introduction);
+
+impl Greeter for Introduces {
+    fn greet<'a>(&'a self, greeting: &'a mut Greeting) -> Greeted<'a> {
+        Box::pin(async move {
+            let introduced = greeting.ask(|outbox, id| wire::put_introduction(outbox, id, &self.0)).await;
+            match introduced {
+                // A daemon of a version without ranks: it acts for rank 0.
+                Err(error) if error.kind == ErrorKind::Unsupported && self.0.rank == 0 => Ok(()),
+                Err(error) if error.kind == ErrorKind::Unsupported => {
+                    let text = format!("it does not know metadata rank {}", self.0.rank);
+                    Err(StoreError::new(ErrorKind::Unavailable, text))
+                }
+                introduced => introduced.map(drop),
+            }
+        })
+    }
+}
 
 /// A call about a sequencer.
 pub(super) struct CallRequest {
@@ -83,6 +111,14 @@ pub(super) enum Lost {
     Failed(StoreError),
 }
 
+impl Lost {
+    fn into_error(self) -> StoreError {
+        match self {
+            Lost::Moved(_, error) | Lost::Failed(error) => error,
+        }
+    }
+}
+
 /// Returns the reply in a frame.
 pub(super) fn reply(link: &Link, frame: &Frame) -> Result<Reply, Lost> {
     match frame.kind {
@@ -100,7 +136,7 @@ pub(super) fn refusal(link: &Link, frame: &Frame) -> Lost {
     match frame.kind {
         wire::MOVED => {
             let addresses = wire::get_moved(&frame.body).unwrap_or_default();
-            Lost::Moved(addresses, error("is not the metadata rank at present"))
+            Lost::Moved(addresses, error("is not that metadata rank at present"))
         }
         wire::LAPSED => Lost::Moved(Vec::new(), error("does not renew the session's lease any more")),
         _ => lost(match control::get_failure(frame) {
@@ -145,85 +181,174 @@ pub(super) async fn ask(route: &Route, id: &ObjectId, call: Call) -> Result<Repl
 /// Without a binding it counts from the time at which the last one ended or the caller asked, whichever was later: callers that
 /// wait for each other meanwhile do not fail one after the other.
 pub(super) struct RetryBudget<'a> {
-    inner: &'a Inner,
+    ranks: &'a Ranks,
     asked: Instant,
     until: Option<Instant>,
     why: Option<StoreError>,
+    /// The number of ranks that named another one.
+    followed: u32,
+}
+
+/// A binding to a rank, with the session that has it.
+pub(super) struct RankRoute {
+    pub inner: Arc<Inner>,
+    pub route: Route,
 }
 
 impl<'a> RetryBudget<'a> {
-    pub fn new(inner: &'a Inner) -> RetryBudget<'a> {
-        RetryBudget { inner, asked: Instant::now(), until: None, why: None }
+    pub fn new(ranks: &'a Ranks) -> RetryBudget<'a> {
+        RetryBudget { ranks, asked: Instant::now(), until: None, why: None, followed: 0 }
     }
 
-    /// Returns the present binding, once there is one.
-    pub async fn route(&mut self) -> Result<Route, StoreError> {
-        if let Some(route) = &*self.inner.route.borrow() {
-            return Ok(route.clone());
+    /// Returns the present binding to the rank at which a sequencer is, once there is one.
+    pub async fn route(&mut self, state: &State) -> Result<RankRoute, StoreError> {
+        loop {
+            let inner = self.ranks.rank(state.rank())?;
+            if let Some(route) = self.bound(&inner, Some(DOUBT)).await? {
+                return Ok(RankRoute { inner, route });
+            }
+            // The rank may be gone for good, and its sequencers with other ranks.
+            let place = record::place(&*self.ranks.options.store, &state.id);
+            let until = Instant::now() + DOUBT;
+            if let Some(Ok(Some(place))) = inner.timeout(until, place).await {
+                state.turn_to(place.rank);
+            }
         }
-        let mut routes = self.inner.route.subscribe();
-        let since = self.asked.max(*self.inner.unbound_since.lock());
-        let until = *self.until.get_or_insert_with(|| since + self.inner.options.patience);
+    }
+
+    /// Returns the present binding to a rank, once there is one.
+    pub async fn route_at(&mut self, rank: RankNumber) -> Result<RankRoute, StoreError> {
+        let inner = self.ranks.rank(rank)?;
+        loop {
+            if let Some(route) = self.bound(&inner, None).await? {
+                return Ok(RankRoute { inner, route });
+            }
+        }
+    }
+
+    /// Returns the present binding of a session, once there is one; `None` if there is none within a time.
+    async fn bound(&mut self, inner: &Inner, within: Option<Duration>) -> Result<Option<Route>, StoreError> {
+        if let Some(route) = &*inner.route.borrow() {
+            return Ok(Some(route.clone()));
+        }
+        let mut routes = inner.route.subscribe();
+        let since = self.asked.max(*inner.unbound_since.lock());
+        let until = *self.until.get_or_insert_with(|| since + inner.options.patience);
+        let part = within.map_or(until, |within| until.min(Instant::now() + within));
         // The clock of this wait is that of the session's own runtime: the caller may have none.
-        let over = || self.inner.over.load(Ordering::SeqCst);
-        let found = self.inner.timeout(until, routes.wait_for(|route| route.is_some() || over())).await;
+        let over = || inner.over.load(Ordering::SeqCst);
+        let found = inner.timeout(part, routes.wait_for(|route| route.is_some() || over())).await;
         let route = found.and_then(Result::ok).and_then(|route| route.clone());
-        route.ok_or_else(|| match over() {
-            true => StoreError::new(ErrorKind::Closed, "the session with the metadata rank has ended"),
-            false => self.unavailable(),
-        })
+        match route {
+            Some(route) => Ok(Some(route)),
+            None if over() => {
+                Err(StoreError::new(ErrorKind::Closed, "the session with the metadata rank has ended"))
+            }
+            None if Instant::now() < until => Ok(None),
+            None => Err(self.unavailable(inner)),
+        }
     }
 
     /// Waits before a call is made again whose answer was lost.
-    pub async fn again(&mut self, route: &Route, lost: Lost) -> Result<(), StoreError> {
+    pub async fn again(&mut self, at: &RankRoute, lost: Lost) -> Result<(), StoreError> {
         let why = match lost {
             Lost::Failed(error) => return Err(error),
             Lost::Moved(_, why) => why,
         };
-        let until = *self.until.get_or_insert_with(|| Instant::now() + self.inner.options.patience);
+        let (inner, number) = (&*at.inner, at.route.number);
+        let until = *self.until.get_or_insert_with(|| Instant::now() + inner.options.patience);
         self.why = Some(why);
         if Instant::now() >= until {
-            return Err(self.unavailable());
+            return Err(self.unavailable(inner));
         }
-        self.inner.leave(route.number);
-        let number = route.number;
-        let mut routes = self.inner.route.subscribe();
+        inner.leave(number);
+        let mut routes = inner.route.subscribe();
         let newer = |route: &Option<Route>| route.as_ref().is_some_and(|route| route.number > number);
         // What was said may be over by the time that the binding is made again.
-        let _ = self.inner.timeout(until.min(Instant::now() + PAUSE), routes.wait_for(newer)).await;
+        let _ = inner.timeout(until.min(Instant::now() + PAUSE), routes.wait_for(newer)).await;
         Ok(())
     }
 
-    fn unavailable(&self) -> StoreError {
-        self.why.clone().or_else(|| self.inner.error.lock().clone()).unwrap_or_else(|| {
-            StoreError::new(ErrorKind::Unavailable, "no metadata rank has answered in time")
+    /// Turns to the rank that another one has named, or to the same one again, after a pause if that was so several times.
+    pub async fn follow(
+        &mut self,
+        at: &RankRoute,
+        state: &State,
+        rank: RankNumber,
+    ) -> Result<(), StoreError> {
+        state.turn_to(rank);
+        self.followed += 1;
+        let inner = &*at.inner;
+        let until = *self.until.get_or_insert_with(|| Instant::now() + inner.options.patience);
+        if Instant::now() >= until {
+            let text = "no metadata rank has answered for the sequencer in time";
+            return Err(StoreError::new(ErrorKind::Unavailable, text));
+        }
+        if self.followed > FOLLOWED_MAX {
+            inner.timeout(until.min(Instant::now() + PAUSE), std::future::pending::<()>()).await;
+        }
+        Ok(())
+    }
+
+    fn unavailable(&self, inner: &Inner) -> StoreError {
+        self.why.clone().or_else(|| inner.error.lock().clone()).unwrap_or_else(|| {
+            let text = format!("metadata rank {} has not answered in time", inner.rank);
+            StoreError::new(ErrorKind::Unavailable, text)
         })
     }
 }
 
-/// Makes a call until it is answered.
-pub(super) async fn call(inner: &Inner, id: &ObjectId, call: Call) -> Result<Reply, StoreError> {
-    let mut patience = RetryBudget::new(inner);
+/// Makes a call about a sequencer until it is answered.
+pub(super) async fn call(ranks: &Ranks, state: &State, call: Call) -> Result<Reply, StoreError> {
+    let mut patience = RetryBudget::new(ranks);
     loop {
-        let route = patience.route().await?;
-        match ask(&route, id, call).await {
+        let at = patience.route(state).await?;
+        match ask(&at.route, &state.id, call).await {
+            Ok(Reply::Elsewhere(place)) => patience.follow(&at, state, place.rank).await?,
             Ok(reply) => return Ok(reply),
-            Err(lost) => patience.again(&route, lost).await?,
+            Err(lost) => patience.again(&at, lost).await?,
         }
     }
 }
 
-/// Asks the rank to hand its authority over.
-pub(super) async fn hand_over(inner: &Inner) -> Result<(), StoreError> {
-    let mut patience = RetryBudget::new(inner);
-    let route = patience.route().await?;
-    let frame = exchange(&route.link, BareRequest(wire::HAND_OVER)).await;
-    let failed = |lost| match lost {
-        Lost::Moved(_, error) | Lost::Failed(error) => error,
-    };
-    let frame = frame.map_err(failed)?;
+/// Makes a call at a rank until it is answered.
+pub(super) async fn call_at(
+    ranks: &Ranks,
+    rank: RankNumber,
+    id: &ObjectId,
+    call: Call,
+) -> Result<Reply, StoreError> {
+    let mut patience = RetryBudget::new(ranks);
+    loop {
+        let at = patience.route_at(rank).await?;
+        match ask(&at.route, id, call).await {
+            Ok(reply) => return Ok(reply),
+            Err(lost) => patience.again(&at, lost).await?,
+        }
+    }
+}
+
+/// Waits until a rank answers.
+pub(super) async fn reach(ranks: &Ranks, rank: RankNumber) -> Result<(), StoreError> {
+    RetryBudget::new(ranks).route_at(rank).await.map(drop)
+}
+
+/// Asks a rank for its load.
+pub(super) async fn load(ranks: &Ranks, rank: RankNumber) -> Result<RankLoad, StoreError> {
+    let at = RetryBudget::new(ranks).route_at(rank).await?;
+    let frame = exchange(&at.route.link, BareRequest(wire::LOAD)).await.map_err(Lost::into_error)?;
+    match frame.kind {
+        wire::LOADED => Ok(wire::get_load(&frame.body)?),
+        _ => Err(refusal(&at.route.link, &frame).into_error()),
+    }
+}
+
+/// Asks a rank to hand its authority over.
+pub(super) async fn hand_over(ranks: &Ranks, rank: RankNumber) -> Result<(), StoreError> {
+    let at = RetryBudget::new(ranks).route_at(rank).await?;
+    let frame = exchange(&at.route.link, BareRequest(wire::HAND_OVER)).await.map_err(Lost::into_error)?;
     match frame.kind {
         wire::DONE => Ok(()),
-        _ => Err(failed(refusal(&route.link, &frame))),
+        _ => Err(refusal(&at.route.link, &frame).into_error()),
     }
 }

@@ -8,11 +8,11 @@ use nacre_rpc::Address;
 use nacre_rpc::client::{Event, Host, Link, Subscription};
 use tokio::sync::oneshot;
 
-use super::call::{self, AttachRequest, BareRequest, Lost};
+use super::call::{self, AttachRequest, BareRequest, Introduces, Lost};
 use super::{Inner, Route, new_number};
 use crate::clock;
 use crate::service::{Call, Reply};
-use crate::wire;
+use crate::wire::{self, Introduction};
 
 /// The pause before the rank is looked for again.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -59,7 +59,7 @@ impl Links {
         if let Some(known) = self.0.iter().find(|link| link.address().to_string() == address.to_string()) {
             return known.clone();
         }
-        let link = Link::new(address.clone(), (), inner.link_options.clone(), inner.host.clone());
+        let link = inner.link(address.clone(), inner.host.clone());
         self.0.push(link.clone());
         link
     }
@@ -68,6 +68,15 @@ impl Links {
     fn discard(&mut self, link: &Arc<Link>) {
         link.close();
         self.0.retain(|known| !Arc::ptr_eq(known, link));
+    }
+}
+
+impl Inner {
+    /// Creates a link to a daemon that may act for the rank.
+    fn link(&self, address: Address, host: Arc<Host>) -> Arc<Link> {
+        let introduces =
+            Introduces(Introduction { rank: self.rank, caller: self.caller, client: self.client });
+        Link::new(address, introduces, self.link_options.clone(), host)
     }
 }
 
@@ -166,8 +175,8 @@ async fn bind(inner: &Arc<Inner>, links: &mut Links, hint: &[String]) -> Result<
                 let attached = wire::get_attached(&frame.body).map_err(|error| Lost::Failed(error.into()))?;
                 let number = inner.connections.load(Ordering::Relaxed);
                 let host = Arc::new(Host::new(false));
-                let round_trips = Link::new(address, (), inner.link_options.clone(), host);
-                let route = Route { link, round_trips, number };
+                let round_trips = inner.link(address, host);
+                let route = Route { rank: inner.rank, link, round_trips, number };
                 assert_holds(inner, &route).await?;
                 return Ok((route, subscription, attached, sent));
             }
@@ -198,10 +207,10 @@ async fn bind(inner: &Arc<Inner>, links: &mut Links, hint: &[String]) -> Result<
 /// Says what the session holds; what it does not hold any more is given up.
 async fn assert_holds(inner: &Inner, route: &Route) -> Result<(), Lost> {
     for state in inner.held() {
-        let Some(grant) = state.grant() else { continue };
+        let Some(grant) = state.grant(inner.rank) else { continue };
         match call::ask(route, &state.id, Call::Assert(grant)).await? {
-            Reply::Granted { grant: now, .. } => state.asserted(grant, Some(now)),
-            _ => state.asserted(grant, None),
+            Reply::Granted { grant: now, .. } => state.asserted(route, grant, Some(now)),
+            _ => state.asserted(route, grant, None),
         }
     }
     Ok(())

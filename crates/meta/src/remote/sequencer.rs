@@ -1,14 +1,15 @@
 //! A sequencer as a client uses it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 use parking_lot::Mutex;
 
 use super::cache::Cache;
-use super::call::{self, CallRequest, Lost, RetryBudget};
-use super::{Inner, Route, Session};
+use super::call::{self, CallRequest, Lost, RankRoute, RetryBudget};
+use super::{Inner, Ranks, Route, Session};
 use crate::capability::{Grant, Policy};
+use crate::place::{Mode, RankNumber};
 use crate::service::{Call, Reply, Shown};
 
 /// A sequencer: a tail from which all its clients take positions, each of them once.
@@ -36,6 +37,8 @@ pub struct Statistics {
 /// The state of a sequencer that the handles of a session share.
 pub(super) struct State {
     pub id: ObjectId,
+    /// The rank that is asked.
+    rank: AtomicU32,
     cache: Cache,
     hold: Mutex<Hold>,
     /// Taken by whoever asks the rank for a grant or for more positions.
@@ -50,14 +53,18 @@ pub(super) struct State {
 #[derive(Default)]
 struct Hold {
     held: Option<Held>,
-    /// True while a grant is asked for.
-    asking: bool,
-    /// The grant that was asked back before it was known, and its quota.
+    /// The rank that is asked for a grant, while one is.
+    asking: Option<RankNumber>,
+    /// The grant that that rank asked back before it was known, and its quota.
     early: Option<(Grant, Option<u64>)>,
+    /// The greatest bound of what was ever lent.
+    bound_max: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Held {
+    /// The rank that granted it.
+    rank: RankNumber,
     grant: Grant,
     /// The tail at the time of the grant.
     first: u64,
@@ -68,9 +75,10 @@ struct Held {
 }
 
 impl State {
-    pub fn new(id: ObjectId) -> State {
+    pub fn new(id: ObjectId, rank: RankNumber) -> State {
         State {
             id,
+            rank: AtomicU32::new(rank),
             cache: Cache::new(),
             hold: Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
@@ -81,32 +89,45 @@ impl State {
         }
     }
 
-    pub fn is_held(&self) -> bool {
-        self.hold.lock().held.is_some()
+    /// Returns the rank that is to be asked.
+    pub fn rank(&self) -> RankNumber {
+        self.rank.load(Ordering::Relaxed)
     }
 
-    pub fn grant(&self) -> Option<Grant> {
-        self.hold.lock().held.map(|held| held.grant)
+    /// Asks another rank from now on.
+    pub fn turn_to(&self, rank: RankNumber) {
+        if self.rank.swap(rank, Ordering::Relaxed) != rank {
+            // That one may grant it.
+            self.round_trip.store(false, Ordering::Relaxed);
+        }
     }
 
-    /// Takes in that the session holds it no longer.
-    pub fn drop_hold(&self) {
+    /// Returns the grant by a rank, if it is held by one.
+    pub fn grant(&self, rank: RankNumber) -> Option<Grant> {
+        self.hold.lock().held.filter(|held| held.rank == rank).map(|held| held.grant)
+    }
+
+    /// Takes in that the session with a rank holds it no longer.
+    pub fn drop_hold(&self, rank: RankNumber) {
         let mut hold = self.hold.lock();
-        self.cache.close();
-        hold.held = None;
+        if hold.held.is_some_and(|held| held.rank == rank) {
+            self.cache.close();
+            hold.held = None;
+        }
     }
 
     /// Takes in that a grant was asserted, and its present number, or that it is not held any more. Its positions stay those
     /// that it had.
-    pub fn asserted(&self, before: Grant, granted: Option<Grant>) {
+    pub fn asserted(&self, route: &Route, before: Grant, granted: Option<Grant>) {
         let mut hold = self.hold.lock();
-        match (&mut hold.held, granted) {
-            (Some(held), Some(grant)) if held.grant == before => held.grant = grant,
-            (Some(held), None) if held.grant == before => {
+        let held = hold.held.filter(|held| held.rank == route.rank && held.grant == before);
+        match (held, granted) {
+            (Some(held), Some(grant)) => hold.held = Some(Held { grant, ..held }),
+            (Some(_), None) => {
                 self.cache.close();
                 hold.held = None;
             }
-            _ => {}
+            (None, _) => {}
         }
     }
 
@@ -114,11 +135,11 @@ impl State {
     pub fn revoked(&self, route: &Route, grant: Grant, quota: Option<u64>) {
         self.revocations.fetch_add(1, Ordering::Relaxed);
         let mut hold = self.hold.lock();
-        match hold.held {
+        match hold.held.filter(|held| held.rank == route.rank) {
             Some(held) if held.grant == grant => self.end(&mut hold, held, quota, route),
             // It was given back before: what the rank had asked for crossed it.
             Some(held) if grant < held.grant => {}
-            _ if hold.asking => hold.early = Some((grant, quota)),
+            _ if hold.asking == Some(route.rank) => hold.early = Some((grant, quota)),
             // A grant that was never heard of is not used.
             held => {
                 if held.is_some() {
@@ -152,7 +173,7 @@ impl State {
     /// Gives it back because the session ends.
     pub fn finish(&self, route: &Route) {
         let mut hold = self.hold.lock();
-        if let Some(held) = hold.held {
+        if let Some(held) = hold.held.filter(|held| held.rank == route.rank) {
             self.give_back(&mut hold, held, route);
         }
     }
@@ -172,11 +193,15 @@ impl State {
             return None;
         }
         self.grants.fetch_add(1, Ordering::Relaxed);
-        let held = Held { grant, first, bound, ending: false };
+        let held = Held { rank: route.rank, grant, first, bound, ending: false };
         let own = (bound - first >= count).then_some(first);
-        self.cache.open(first + own.map_or(0, |_| count), bound);
+        // A rank to which it has moved may lend less, from the tail on at which the cache was closed. That tail is skipped:
+        // whoever has read it with the bound of before takes nothing by it.
+        let skipped = u64::from(bound < hold.bound_max && first < bound);
+        hold.bound_max = hold.bound_max.max(bound);
+        self.cache.open(first + own.map_or(skipped, |_| count), bound);
         hold.held = Some(held);
-        hold.asking = false;
+        hold.asking = None;
         if let Some((early, quota)) = hold.early.take()
             && early == grant
         {
@@ -185,15 +210,17 @@ impl State {
         own
     }
 
-    fn extended(&self, grant: Grant, bound: u64) {
+    fn extended(&self, route: &Route, grant: Grant, bound: u64) {
         let mut hold = self.hold.lock();
         if let Some(held) = &mut hold.held
+            && held.rank == route.rank
             && held.grant == grant
         {
             held.bound = held.bound.max(bound);
             if !held.ending {
                 self.cache.bind(held.bound);
             }
+            hold.bound_max = hold.bound_max.max(bound);
         }
     }
 }
@@ -215,7 +242,7 @@ struct Asking<'a> {
 impl<'a> Asking<'a> {
     fn begin(state: &'a State, route: &'a Route) -> Asking<'a> {
         let mut hold = state.hold.lock();
-        (hold.asking, hold.early) = (true, None);
+        (hold.asking, hold.early) = (Some(route.rank), None);
         Asking { state, route }
     }
 }
@@ -223,7 +250,7 @@ impl<'a> Asking<'a> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut hold = self.state.hold.lock();
-        hold.asking = false;
+        hold.asking = None;
         // It was granted and asked back, and the caller did not stay to see either.
         if let Some((grant, _)) = hold.early.take() {
             submit(self.route, &self.state.id, Call::Release(grant, u64::MAX));
@@ -274,7 +301,7 @@ impl Sequencer {
         if let Some(tail) = self.state.cache.tail() {
             return Ok(tail);
         }
-        match call::call(self.inner(), &self.state.id, Call::Read).await? {
+        match call::call(self.ranks(), &self.state, Call::Read).await? {
             Reply::Positions { first, .. } => Ok(first),
             reply => Err(self.refused(reply)),
         }
@@ -310,7 +337,7 @@ impl Sequencer {
     /// # Errors
     /// `Invalid` if there is no such sequencer, `Unavailable` if no rank answers.
     pub async fn look(&self) -> Result<Shown, StoreError> {
-        match call::call(self.inner(), &self.state.id, Call::Look).await? {
+        match call::call(self.ranks(), &self.state, Call::Look).await? {
             Reply::Shown(shown) => Ok(shown),
             reply => Err(self.refused(reply)),
         }
@@ -321,7 +348,7 @@ impl Sequencer {
     /// # Errors
     /// As [`Sequencer::next_many`].
     pub async fn next_many_by_rank(&self, count: u64) -> Result<u64, StoreError> {
-        match call::call(self.inner(), &self.state.id, Call::Next(count)).await? {
+        match call::call(self.ranks(), &self.state, Call::Next(count)).await? {
             Reply::Positions { first, .. } => Ok(first),
             reply => Err(self.refused(reply)),
         }
@@ -336,12 +363,25 @@ impl Sequencer {
         }
     }
 
-    fn inner(&self) -> &Inner {
-        &self.session.inner
+    /// Moves the sequencer to another rank, where its clients go on without an error. Returns when the store has it.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such sequencer, `Unavailable` if one of the ranks does not answer.
+    pub async fn migrate(&self, to: RankNumber, mode: Mode) -> Result<(), StoreError> {
+        self.done(Call::Move(to, mode)).await
+    }
+
+    /// Returns the rank that answered for the sequencer last, or that is asked first.
+    pub fn rank(&self) -> RankNumber {
+        self.state.rank()
+    }
+
+    fn ranks(&self) -> &Ranks {
+        &self.session.ranks
     }
 
     async fn done(&self, call: Call) -> Result<(), StoreError> {
-        match call::call(self.inner(), &self.state.id, call).await? {
+        match call::call(self.ranks(), &self.state, call).await? {
             Reply::Done => Ok(()),
             reply => Err(self.refused(reply)),
         }
@@ -356,20 +396,21 @@ impl Sequencer {
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let state = &*self.state;
-        let mut patience = RetryBudget::new(self.inner());
+        let mut patience = RetryBudget::new(self.ranks());
         loop {
             if state.round_trip.load(Ordering::Relaxed) {
-                let route = patience.route().await?;
+                let at = patience.route(state).await?;
                 state.round_trips.fetch_add(1, Ordering::Relaxed);
-                match call::ask(&route, &state.id, Call::Next(count)).await {
+                match call::ask(&at.route, &state.id, Call::Next(count)).await {
                     Ok(Reply::Positions { first, caches }) => {
                         if caches {
                             state.round_trip.store(false, Ordering::Relaxed);
                         }
                         return Ok(first);
                     }
+                    Ok(Reply::Elsewhere(place)) => patience.follow(&at, state, place.rank).await?,
                     Ok(reply) => return Err(self.refused(reply)),
-                    Err(lost) => patience.again(&route, lost).await?,
+                    Err(lost) => patience.again(&at, lost).await?,
                 }
                 continue;
             }
@@ -381,12 +422,18 @@ impl Sequencer {
             if state.round_trip.load(Ordering::Relaxed) {
                 continue;
             }
-            let route = patience.route().await?;
+            let at = patience.route(state).await?;
             let held = {
                 let mut hold = state.hold.lock();
                 match hold.held {
+                    // Another rank has been turned to: what this one granted is of no use any more.
+                    Some(held) if held.rank != at.route.rank => {
+                        state.cache.close();
+                        hold.held = None;
+                        None
+                    }
                     Some(held) if held.ending => {
-                        state.give_back(&mut hold, held, &route);
+                        state.give_back(&mut hold, held, &at.route);
                         None
                     }
                     held => held,
@@ -394,13 +441,13 @@ impl Sequencer {
             };
             let taken = match held {
                 Some(held) => {
-                    let more = call::ask(&route, &state.id, Call::Extend(held.grant)).await;
-                    self.take_more(held, more)
+                    let more = call::ask(&at.route, &state.id, Call::Extend(held.grant)).await;
+                    self.take_more(&at.route, held, more)
                 }
                 None => {
-                    let asking = Asking::begin(state, &route);
-                    let granted = call::ask(&route, &state.id, Call::Acquire).await;
-                    let first = self.take_grant(&route, count, granted);
+                    let asking = Asking::begin(state, &at.route);
+                    let granted = call::ask(&at.route, &state.id, Call::Acquire).await;
+                    let first = self.take_grant(&at, count, granted);
                     drop(asking);
                     first
                 }
@@ -408,21 +455,29 @@ impl Sequencer {
             match taken {
                 Ok(Some(first)) => return Ok(first),
                 Ok(None) => {}
-                Err(TakeError::Lost(lost)) => patience.again(&route, lost).await?,
+                Err(TakeError::Lost(lost)) => patience.again(&at, lost).await?,
+                Err(TakeError::Refused(Reply::Elsewhere(place))) => {
+                    patience.follow(&at, state, place.rank).await?;
+                }
                 Err(TakeError::Refused(reply)) => return Err(self.refused(reply)),
             }
         }
     }
 
-    fn take_more(&self, held: Held, more: Result<Reply, Lost>) -> Result<Option<u64>, TakeError> {
+    fn take_more(
+        &self,
+        route: &Route,
+        held: Held,
+        more: Result<Reply, Lost>,
+    ) -> Result<Option<u64>, TakeError> {
         match more.map_err(TakeError::Lost)? {
             Reply::Granted { grant, bound, .. } => {
-                self.state.extended(grant, bound);
+                self.state.extended(route, grant, bound);
                 Ok(None)
             }
-            Reply::NotHeld => {
-                self.state.asserted(held.grant, None);
-                Ok(None)
+            reply @ (Reply::NotHeld | Reply::Elsewhere(_)) => {
+                self.state.asserted(route, held.grant, None);
+                if let Reply::NotHeld = reply { Ok(None) } else { Err(TakeError::Refused(reply)) }
             }
             reply => Err(TakeError::Refused(reply)),
         }
@@ -430,13 +485,13 @@ impl Sequencer {
 
     fn take_grant(
         &self,
-        route: &Route,
+        at: &RankRoute,
         count: u64,
         granted: Result<Reply, Lost>,
     ) -> Result<Option<u64>, TakeError> {
         match granted.map_err(TakeError::Lost)? {
             Reply::Granted { grant, first, bound } if first <= bound => {
-                Ok(self.state.granted(self.inner(), route, (grant, first, bound), count))
+                Ok(self.state.granted(&at.inner, &at.route, (grant, first, bound), count))
             }
             Reply::NotCached => {
                 self.state.round_trip.store(true, Ordering::Relaxed);
@@ -509,17 +564,21 @@ mod tests {
             let options = Default::default();
             Link::new("unix:/nowhere".parse().unwrap(), (), Arc::new(options), Arc::new(Host::new(false)))
         };
-        let route = Route { link: link(), round_trips: link(), number: 1 };
-        session.inner.route.send_replace(Some(route.clone()));
+        let route = Route { rank: 0, link: link(), round_trips: link(), number: 1 };
+        let inner = session.ranks.rank(0).unwrap();
+        inner.route.send_replace(Some(route.clone()));
         let state = &sequencer.state;
-        assert_eq!(state.granted(&session.inner, &route, (5, 100, 200), 1), Some(100));
+        assert_eq!(state.granted(&inner, &route, (5, 100, 200), 1), Some(100));
         state.revoked(&route, 4, None);
         assert_eq!(sequencer.try_next(), Some(101));
+        // Nor what another rank asks for, which numbers its grants by itself.
+        state.revoked(&Route { rank: 3, ..route.clone() }, 9, None);
+        assert_eq!(sequencer.try_next(), Some(102));
         state.revoked(&route, 5, None);
         assert_eq!(sequencer.try_next(), None);
         // Of a binding that is over nothing is taken in.
-        session.inner.route.send_replace(Some(Route { number: 2, ..route.clone() }));
-        assert_eq!(state.granted(&session.inner, &route, (6, 300, 400), 1), None);
+        inner.route.send_replace(Some(Route { number: 2, ..route.clone() }));
+        assert_eq!(state.granted(&inner, &route, (6, 300, 400), 1), None);
         assert_eq!(sequencer.try_next(), None);
     }
 }

@@ -27,6 +27,7 @@ use nacre_object::{
     StoreError, Transaction, WriteOp,
 };
 
+use crate::place::{RANK_MAX, RankNumber};
 use crate::wire::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
 
 /// The beginning of the ids of objects that hold authorities.
@@ -38,11 +39,13 @@ const VERSION: u8 = 1;
 pub const SILENT_TIMES: u32 = 4;
 /// The number of standbys that are looked at together.
 const STANDBYS_MAX: u32 = 64;
+/// The number of objects that are listed together in search of ranks.
+const RANKS_PER_PAGE: usize = 100;
 /// The longest name of a daemon.
 const NAME_BYTES_MAX: usize = 200;
 
 /// Returns the object that holds the authority of a rank.
-pub fn object(rank: u32) -> Result<ObjectId, StoreError> {
+pub fn object(rank: RankNumber) -> Result<ObjectId, StoreError> {
     format!("{PREFIX}{rank}").parse()
 }
 
@@ -115,7 +118,7 @@ impl Authority {
 ///
 /// # Errors
 /// Those of the store; `Corrupt` if the object holds something else.
-pub async fn read(store: &dyn ObjectStore, rank: u32) -> Result<Option<Authority>, StoreError> {
+pub async fn read(store: &dyn ObjectStore, rank: RankNumber) -> Result<Option<Authority>, StoreError> {
     let id = object(rank)?;
     let look = Transaction::new().read(ReadOp::Key { key: AUTHORITY.parse()? });
     let Outcome::Done(done) = store.apply(&id, look).await? else { return Err(damaged(&id)) };
@@ -126,6 +129,73 @@ pub async fn read(store: &dyn ObjectStore, rank: u32) -> Result<Option<Authority
     }
 }
 
+/// A rank, as the store shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankStatus {
+    /// The rank.
+    pub rank: RankNumber,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The name of the daemon that has the authority.
+    pub name: String,
+    /// The addresses at which clients reach it; none if they are those of the store.
+    pub addresses: Vec<String>,
+    /// True if the authority was given back, and nobody has taken it yet.
+    pub free: bool,
+    /// The names of those that stand by, at most 64.
+    pub standbys: Vec<String>,
+}
+
+/// Returns all ranks that somebody ever had the authority of, in ascending order.
+///
+/// # Errors
+/// Those of the store; `Corrupt` if an object holds something else.
+pub async fn ranks(store: &dyn ObjectStore) -> Result<Vec<RankStatus>, StoreError> {
+    let mut found = Vec::new();
+    let mut after: ObjectId = PREFIX.parse()?;
+    loop {
+        let page = store.list(Some(&after), RANKS_PER_PAGE).await?;
+        let number = |id: &ObjectId| {
+            let text = std::str::from_utf8(id.as_bytes().strip_prefix(PREFIX.as_bytes())?).ok()?;
+            let number = text.parse::<RankNumber>().ok()?;
+            (number <= RANK_MAX && number.to_string() == text).then_some(number)
+        };
+        found.extend(page.iter().filter_map(number));
+        match page.last() {
+            Some(last) if last.as_bytes().starts_with(PREFIX.as_bytes()) => after = last.clone(),
+            _ => break,
+        }
+    }
+    found.sort_unstable();
+    let mut ranks = Vec::new();
+    for rank in found {
+        ranks.extend(status(store, rank).await?);
+    }
+    Ok(ranks)
+}
+
+/// Returns a rank as the store shows it; `None` if nobody ever had its authority.
+async fn status(store: &dyn ObjectStore, rank: RankNumber) -> Result<Option<RankStatus>, StoreError> {
+    let id = object(rank)?;
+    let standbys = ReadOp::Keys { range: KeyRange::prefix(STANDBY), limit: STANDBYS_MAX, values: false };
+    let look = Transaction::new().read(ReadOp::Key { key: AUTHORITY.parse()? }).read(standbys);
+    let Outcome::Done(done) = store.apply(&id, look).await? else { return Err(damaged(&id)) };
+    let [Answer::Value(value), Answer::Keys(page)] = &done.answers[..] else { return Err(damaged(&id)) };
+    let Some(value) = value else { return Ok(None) };
+    let Authority { epoch, free, name, addresses, .. } =
+        Authority::decode(value).ok_or_else(|| damaged(&id))?;
+    let standbys = page.entries.iter().map(|(key, _)| standby_name(key)).collect();
+    Ok(Some(RankStatus { rank, epoch, name, addresses, free, standbys }))
+}
+
+/// Returns the name of the daemon of a standby's key.
+fn standby_name(key: &Key) -> String {
+    let text = String::from_utf8_lossy(key.as_bytes());
+    let text = text.strip_prefix(STANDBY).unwrap_or(&text);
+    // Behind it is the number that was drawn.
+    text.rsplit_once('.').map_or(text, |(name, _)| name).to_owned()
+}
+
 fn damaged(id: &ObjectId) -> StoreError {
     StoreError::new(ErrorKind::Corrupt, format!("object \"{id}\" holds no authority of a rank"))
 }
@@ -134,6 +204,7 @@ fn damaged(id: &ObjectId) -> StoreError {
 pub(super) struct AuthorityStore {
     pub store: Arc<dyn ObjectStore>,
     id: ObjectId,
+    rank: RankNumber,
     own: Authority,
     /// True if no other daemon can have this one's name.
     keeps_store: bool,
@@ -189,8 +260,12 @@ impl AuthorityStore {
         let standby = format!("{STANDBY}{name}.{:016x}", rand::random::<u64>()).parse()?;
         let own = Authority { takeover: options.takeover, name, addresses, ..Authority::default() };
         let (store, id) = (options.store.clone(), object(options.rank)?);
-        let (keeps_store, standbys) = (options.keeps_store, HashMap::new());
-        Ok(AuthorityStore { store, id, own, keeps_store, written: None, standby, stood: 0, standbys })
+        let (rank, keeps_store, standbys) = (options.rank, options.keeps_store, HashMap::new());
+        Ok(AuthorityStore { store, id, rank, own, keeps_store, written: None, standby, stood: 0, standbys })
+    }
+
+    pub fn rank(&self) -> RankNumber {
+        self.rank
     }
 
     pub fn takeover(&self) -> Duration {
@@ -324,7 +399,7 @@ impl AuthorityStore {
             self.standbys.insert(key.clone(), (value.clone(), since));
         }
         for (key, _) in &silent {
-            tracing::info!("a standby of metadata rank 0 is gone: \"{key}\"");
+            tracing::info!("a standby of metadata rank {} is gone: \"{key}\"", self.rank);
         }
         Ok(Some(page.more || !self.standbys.is_empty()))
     }
@@ -372,6 +447,8 @@ mod tests {
             keeps_store: false,
             lease: Duration::from_secs(1),
             takeover: Duration::from_secs(1),
+            servers: Vec::new(),
+            link: Default::default(),
         };
         AuthorityStore::new(&options, name.to_owned(), vec![name.to_owned()]).unwrap()
     }
@@ -396,6 +473,31 @@ mod tests {
         assert_eq!(silent.take(seen.as_ref()).await.unwrap(), None, "the rank has shown itself since");
         alive.leave().await.unwrap();
         assert_eq!(rank.show(Duration::from_secs(30)).await.unwrap(), Some(false));
+    }
+
+    #[tokio::test]
+    async fn ranks_are_listed_with_those_that_stand_by() {
+        let store = Arc::new(MemoryStore::new());
+        crate::role::pin::set(&*store, crate::inode::Ino::ROOT, Some(1)).await.unwrap();
+        let options = |rank| crate::role::Options {
+            store: store.clone(),
+            rank,
+            keeps_store: false,
+            lease: Duration::from_secs(1),
+            takeover: Duration::from_secs(1),
+            servers: Vec::new(),
+            link: Default::default(),
+        };
+        for rank in [10, 2] {
+            let mut keeper = AuthorityStore::new(&options(rank), "a".to_owned(), Vec::new()).unwrap();
+            keeper.take(None).await.unwrap();
+        }
+        let mut standby = AuthorityStore::new(&options(2), "host:1@b".to_owned(), Vec::new()).unwrap();
+        standby.stand_by().await.unwrap();
+        let found = ranks(&*store).await.unwrap();
+        assert_eq!(found.iter().map(|found| found.rank).collect::<Vec<_>>(), [2, 10]);
+        assert_eq!((found[0].epoch, &found[0].standbys[..]), (1, &["host:1@b".to_owned()][..]));
+        assert!(found[1].standbys.is_empty() && !found[1].free);
     }
 
     /// A store whose replies are lost while that is wanted.

@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use nacre_object::ObjectId;
+use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_rpc::server::Publisher;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::peers::Peers;
 use crate::capability::{Counts, Session, Ticket};
 use crate::clock;
-use crate::service::{ActiveRank, Call, Output, Reply, Shown, StoreOrder};
+use crate::load::{RankLoad, Rate};
+use crate::place::{Caller, Mode, Place, RankNumber, Way};
+use crate::service::{ActiveRank, Call, Migrations, Output, Reply, Shown, StoreOrder};
 use crate::wire::{self, Attach, Attached, Revoked};
 
 /// The parts of the role that its connections and its thread share.
@@ -21,6 +24,9 @@ pub(super) struct Shared {
     /// Wakes the role's thread.
     pub work: Notify,
     pub connections: AtomicU64,
+    /// The number of the rank.
+    pub rank: RankNumber,
+    pub peers: Peers,
 }
 
 /// The position of a daemon.
@@ -40,6 +46,7 @@ pub(super) struct Moved(pub Vec<String>);
 /// The rank, its unanswered calls, and its orders that are not carried out yet.
 pub(super) struct Core {
     pub state: State,
+    rank: RankNumber,
     lease: Duration,
     waiters: HashMap<Ticket, oneshot::Sender<Reply>>,
     attached: HashMap<Session, Bound>,
@@ -55,6 +62,9 @@ pub(super) struct Core {
     /// The time until which the role's thread sleeps; none if it sleeps until it is woken.
     pub sleeps_until: Option<Duration>,
     pub takeovers: u64,
+    /// The requests that were forwarded to other ranks.
+    forwarded: u64,
+    forwarded_rate: Rate,
     out: Vec<Output>,
 }
 
@@ -70,6 +80,8 @@ struct Bound {
 /// The work of a rank, and its totals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
+    /// The number of the rank.
+    pub rank: RankNumber,
     /// `idle`, `standby` or `active`.
     pub state: &'static str,
     /// The epoch; 0 without authority.
@@ -88,6 +100,12 @@ pub struct Totals {
     pub takeovers: u64,
     /// The counts of capabilities.
     pub counts: Counts,
+    /// The counts of migrations to other ranks.
+    pub migrations: Migrations,
+    /// The requests that wait.
+    pub queue: u64,
+    /// The requests that the daemon forwarded to other ranks.
+    pub forwarded: u64,
 }
 
 /// The beginning of a call: answered, or under way.
@@ -97,9 +115,10 @@ pub(super) enum Begun {
 }
 
 impl Core {
-    pub fn new(lease: Duration) -> Core {
+    pub fn new(rank: RankNumber, lease: Duration) -> Core {
         Core {
             state: State::Lazy,
+            rank,
             lease,
             waiters: HashMap::new(),
             attached: HashMap::new(),
@@ -110,6 +129,8 @@ impl Core {
             standby: false,
             sleeps_until: None,
             takeovers: 0,
+            forwarded: 0,
+            forwarded_rate: Rate::default(),
             out: Vec::new(),
         }
     }
@@ -128,7 +149,8 @@ impl Core {
 
     /// Begins to act as a rank.
     pub fn begin(&mut self, epoch: u64, until: Duration) {
-        self.state = State::Active(Box::new(ActiveRank::new(epoch, self.lease)), until);
+        let rank = ActiveRank::numbered(self.rank, epoch, self.lease);
+        self.state = State::Active(Box::new(rank), until);
         self.takeovers += 1;
         self.handing_over = false;
     }
@@ -185,6 +207,17 @@ impl Core {
         }
         self.out = out;
         self.carry(None);
+    }
+
+    /// Returns the load; that of a daemon without authority is none.
+    pub fn load(&self, now: Duration, limit: usize) -> RankLoad {
+        match &self.state {
+            State::Active(rank, until) if now < *until => {
+                let forwarded_per_second = self.forwarded_rate.per_second(now);
+                RankLoad { forwarded_per_second, ..rank.load(now, limit) }
+            }
+            _ => RankLoad { rank: self.rank, ..RankLoad::default() },
+        }
     }
 
     pub fn list(&self, limit: usize) -> Vec<(ObjectId, Shown)> {
@@ -332,13 +365,69 @@ impl Shared {
         may
     }
 
+    /// Returns what becomes of a call that this rank has no authority for.
+    pub fn way(&self, place: Place, caller: Caller, client: u64, call: &Call) -> Way {
+        // A migration is for whoever has the authority, and its client follows.
+        let caller = if let Call::Move(..) = call { Caller::Rank } else { caller };
+        place.way(self.rank, caller, client)
+    }
+
+    /// Makes a call at another rank for a client. Returns its reply; `None` if the client is to ask again.
+    pub async fn forward(&self, rank: RankNumber, id: &ObjectId, call: Call) -> Option<Reply> {
+        match call {
+            // Nothing is cached by way of another rank: the grant would be that rank's, and not known to the client's session.
+            Call::Acquire => return Some(Reply::NotCached),
+            Call::Extend(_) | Call::Release(..) | Call::Assert(_) => return Some(Reply::NotHeld),
+            _ => {}
+        }
+        {
+            let mut core = self.core.lock();
+            core.forwarded += 1;
+            core.forwarded_rate.count(clock::now());
+        }
+        match self.peers.call(rank, id, call).await {
+            Ok(Reply::Elsewhere(_)) => {
+                self.core.lock().with_rank(|rank, _| rank.forget(id));
+                None
+            }
+            Ok(Reply::Positions { first, .. }) => Some(Reply::Positions { first, caches: false }),
+            Ok(reply) => Some(reply),
+            Err(error) => {
+                tracing::warn!("a request for \"{id}\" was not forwarded to metadata rank {rank}: {error}");
+                None
+            }
+        }
+    }
+
+    /// Moves a sequencer to another rank. Returns the reply when the store has it.
+    ///
+    /// # Errors
+    /// `Unavailable` if one of the ranks does not answer, `Invalid` if there is none. A migration that has begun goes on all the
+    /// same.
+    pub async fn migrate(&self, id: &ObjectId, to: RankNumber, mode: Mode) -> Result<Reply, StoreError> {
+        let gone = || {
+            let text = format!("this daemon is not metadata rank {} at present", self.rank);
+            StoreError::new(ErrorKind::Unavailable, text)
+        };
+        if to != self.rank {
+            // Looked for before anything waits for it.
+            self.peers.reach(to).await?;
+        }
+        match self.call(0, None, id, Call::Move(to, mode)) {
+            Ok(Begun::Answered(reply)) => Ok(reply),
+            Ok(Begun::Later(_, reply)) => reply.await.map_err(|_| gone()),
+            Err(Moved(_)) => Err(gone()),
+        }
+    }
+
     pub fn next_link(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub fn totals(&self) -> Totals {
         let core = self.core.lock();
-        let totals = Totals { lease: core.lease, takeovers: core.takeovers, ..Totals::default() };
+        let (lease, takeovers, forwarded) = (core.lease, core.takeovers, core.forwarded);
+        let totals = Totals { rank: core.rank, lease, takeovers, forwarded, ..Totals::default() };
         match &core.state {
             State::Lazy => Totals { state: "idle", ..totals },
             State::Standing(addresses) => Totals { state: "standby", elsewhere: addresses.clone(), ..totals },
@@ -349,6 +438,8 @@ impl Shared {
                 sequencers: rank.sequencers(),
                 positions: rank.positions(),
                 counts: rank.counts(),
+                migrations: rank.migrations(),
+                queue: rank.queue(),
                 ..totals
             },
         }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::authority::{Authority, AuthorityStore};
 use super::core::{Shared, State};
-use super::record::{self, OrderOutcome};
+use super::record::{self, Actor, OrderOutcome};
 use crate::clock;
 use crate::service::{Record, StoreOrder};
 
@@ -84,7 +84,7 @@ impl Watcher {
         if may {
             let sent = clock::now();
             if let Some(epoch) = self.keeper.take(seen.as_ref()).await? {
-                tracing::info!("this daemon is metadata rank 0 now, at epoch {epoch}");
+                tracing::info!("this daemon is metadata rank {} now, at epoch {epoch}", self.keeper.rank());
                 (self.still, self.registered, self.handed_over) = (None, None, false);
                 return Ok(AuthorityCheck::Taken(epoch, sent + takeover));
             }
@@ -133,6 +133,7 @@ enum CompletedOrder {
     Created(Option<Record>),
     Written,
     Removed,
+    Moved,
 }
 
 /// Runs until `stopped` is dropped.
@@ -155,9 +156,9 @@ pub(super) async fn run(
             core.with_rank(|rank, out| rank.tick(now, out));
             core.notify_waiters(now);
             if let State::Active(rank, _) = &core.state {
-                let epoch = rank.epoch();
+                let by = Actor { rank: rank.number(), epoch: rank.epoch() };
                 for (id, order) in std::mem::take(&mut core.orders) {
-                    orders.push(carry_out(store.clone(), epoch, id, order));
+                    orders.push(carry_out(store.clone(), by, id, order));
                 }
             }
             if std::mem::take(&mut core.wanted) && matches!(core.state, State::Lazy) {
@@ -243,13 +244,13 @@ fn take_in(shared: &Shared, looked: AuthorityCheck, takeover: Duration) -> Durat
         }
         AuthorityCheck::Elsewhere(addresses) => {
             if matches!(core.state, State::Active(..)) {
-                tracing::warn!("another daemon is metadata rank 0 now");
+                tracing::warn!("another daemon is metadata rank {} now", shared.rank);
             }
             core.step_down(addresses);
             takeover / 8
         }
         AuthorityCheck::Failed(error) => {
-            tracing::warn!("the authority of metadata rank 0 cannot be seen to: {error}");
+            tracing::warn!("the authority of metadata rank {} cannot be seen to: {error}", shared.rank);
             takeover / 8
         }
     }
@@ -281,18 +282,20 @@ async fn settle(store: Arc<dyn ObjectStore>, settled: Vec<Settled>) {
 /// Carries out an order, however often it takes.
 async fn carry_out(
     store: Arc<dyn ObjectStore>,
-    epoch: u64,
+    by: Actor,
     id: ObjectId,
     order: StoreOrder,
 ) -> (u64, ObjectId, OrderOutcome<CompletedOrder>) {
+    let Actor { rank, epoch } = by;
     let mut pause = PAUSE_MIN;
     loop {
         let done = match &order {
             StoreOrder::Load => {
-                record::load(&*store, &id, epoch).await.map(|end| end.map(CompletedOrder::Loaded))
+                record::load(&*store, &id, by).await.map(|end| end.map(CompletedOrder::Loaded))
             }
             StoreOrder::Create(policy) => {
-                record::create(&*store, &id, epoch, *policy).await.map(|end| end.map(CompletedOrder::Created))
+                let created = record::create(&*store, &id, by, rank, *policy).await;
+                created.map(|end| end.map(CompletedOrder::Created))
             }
             StoreOrder::Write(before, after) => {
                 let written = record::write(&*store, &id, epoch, before, after).await;
@@ -302,10 +305,16 @@ async fn carry_out(
                 let removed = record::remove(&*store, &id, epoch, before).await;
                 removed.map(|end| end.map(|()| CompletedOrder::Removed))
             }
+            StoreOrder::Move(before, after) => {
+                let moved = record::hand_over(&*store, &id, epoch, before, after).await;
+                moved.map(|end| end.map(|()| CompletedOrder::Moved))
+            }
         };
         match done {
             Ok(ending) => return (epoch, id, ending),
-            Err(error) => tracing::error!("the store does not take what rank 0 says of \"{id}\": {error}"),
+            Err(error) => {
+                tracing::error!("the store does not take what rank {rank} says of \"{id}\": {error}")
+            }
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
@@ -332,6 +341,7 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Compl
         CompletedOrder::Created(created) => rank.created(now, id, created, out),
         CompletedOrder::Written => rank.written(now, id, out),
         CompletedOrder::Removed => rank.removed(id, out),
+        CompletedOrder::Moved => rank.moved(now, id, out),
     });
 }
 

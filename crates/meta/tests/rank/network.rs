@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nacre_meta::capability::Policy;
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::remote::{Sequencer, Session, SessionOptions};
-use nacre_meta::role::{Handle, MetaRole, Options};
+use nacre_meta::role::{Handle, MetaRole, Options, RankNumber};
 use nacre_meta::{Creation, Credentials, Rank, RankOptions, SetAttributes};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
@@ -36,11 +36,11 @@ impl ObjectStore for Cut {
     }
 }
 
-struct Daemon {
+pub struct Daemon {
     role: Option<MetaRole>,
     server: Option<Server>,
     store: Arc<Cut>,
-    address: Address,
+    pub address: Address,
 }
 
 impl Daemon {
@@ -54,13 +54,20 @@ impl Daemon {
     }
 
     fn with_lease(store: &Arc<MemoryStore>, lease: Duration) -> Daemon {
+        Daemon::ranked(store, 0, lease)
+    }
+
+    /// Starts one that acts for a rank, or stands by for it.
+    pub fn ranked(store: &Arc<MemoryStore>, rank: RankNumber, lease: Duration) -> Daemon {
         let store = Arc::new(Cut { store: store.clone(), cut: AtomicBool::new(false) });
         let mut role = MetaRole::new(Options {
             store: store.clone(),
-            rank: 0,
+            rank,
             keeps_store: false,
             lease,
             takeover: Duration::from_millis(600),
+            servers: Vec::new(),
+            link: Default::default(),
         })
         .unwrap();
         let server = Server::start(ServeOptions {
@@ -79,11 +86,16 @@ impl Daemon {
         Daemon { role: Some(role), server: Some(server), store, address }
     }
 
-    fn handle(&self) -> Handle {
+    /// Cuts it off from the store.
+    pub fn cut_off(&self) {
+        self.store.cut.store(true, Ordering::SeqCst);
+    }
+
+    pub fn handle(&self) -> Handle {
         self.role.as_ref().unwrap().handle()
     }
 
-    fn wait_for(&self, state: &str) {
+    pub fn wait_for(&self, state: &str) {
         let began = Instant::now();
         while self.handle().totals().state != state {
             assert!(began.elapsed() < Duration::from_secs(60), "it is not {state}");
@@ -106,7 +118,7 @@ impl Drop for Daemon {
     }
 }
 
-fn session(store: &Arc<MemoryStore>, addresses: &[&Address]) -> Session {
+pub fn session(store: &Arc<MemoryStore>, addresses: &[&Address]) -> Session {
     Session::begin(SessionOptions {
         store: store.clone(),
         rank: 0,
@@ -121,12 +133,12 @@ fn id() -> ObjectId {
     "nacre/sequencers/log".parse().unwrap()
 }
 
-fn wait<T>(future: impl Future<Output = T>) -> T {
+pub fn wait<T>(future: impl Future<Output = T>) -> T {
     futures::executor::block_on(future)
 }
 
 /// Takes positions until told to stop. Returns them.
-fn taker(
+pub fn taker(
     sequencer: Sequencer,
     stop: Arc<AtomicBool>,
     taken: Arc<AtomicU64>,
@@ -145,7 +157,7 @@ fn taker(
     })
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < Duration::from_secs(60), "{what}");
@@ -154,7 +166,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Stops takers, and checks that each one's positions ascend and that nobody has another one's.
-fn check(stop: &AtomicBool, takers: Vec<std::thread::JoinHandle<Vec<u64>>>) {
+pub fn check(stop: &AtomicBool, takers: Vec<std::thread::JoinHandle<Vec<u64>>>) {
     stop.store(true, Ordering::Relaxed);
     let mut all = BTreeSet::new();
     for taker in takers {
@@ -248,7 +260,7 @@ fn take_over_and_hand_over() -> bool {
     // The first one comes back as a standby, and is handed the authority.
     first.store.cut.store(false, Ordering::SeqCst);
     first.stands_by();
-    until("the authority is handed over", || wait(sessions[1].hand_over()).is_ok());
+    until("the authority is handed over", || wait(sessions[1].hand_over(0)).is_ok());
     let epochs = || [&first, &second].map(|daemon| daemon.handle().totals().epoch);
     until("it has moved", || epochs().iter().any(|epoch| *epoch > 2));
     if !matches!(epochs(), [3, 0..=2]) {
@@ -498,7 +510,7 @@ fn a_name_goes_on_above_what_a_removed_sequencer_gave() {
 }
 
 /// Makes a sequencer in the namespace of the store, and returns its inode.
-fn make(rank: &Rank, name: &[u8], policy: Policy) -> Ino {
+pub fn make(rank: &Rank, name: &[u8], policy: Policy) -> Ino {
     wait(rank.create(&Credentials::root(), Ino::ROOT, name, Creation::sequencer(policy, 0o644))).unwrap().ino
 }
 

@@ -482,6 +482,7 @@ impl World {
                 self.record = None;
                 Stored::Removed
             }
+            StoreOrder::Move(..) => unreachable!("there is one rank"),
         };
         let at = self.within(20, 1000);
         self.at(at, Event::Stored { rank, ending });

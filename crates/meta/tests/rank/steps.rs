@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use nacre_meta::capability::Policy;
+use nacre_meta::place::{Mode, Place};
 use nacre_meta::role::authority::Authority;
 use nacre_meta::role::record;
 use nacre_meta::service::{ActiveRank, Call, Output, Record, Reply, Shown, StoreOrder};
@@ -56,6 +57,11 @@ impl At {
                         StoreOrder::Remove(before) => {
                             assert_eq!(self.record.take(), Some(before));
                             self.rank.removed(&id, &mut out);
+                        }
+                        StoreOrder::Move(before, after) => {
+                            assert_eq!(self.record, Some(before));
+                            self.record = Some(after);
+                            self.rank.moved(self.now, &id, &mut out);
                         }
                     },
                 }
@@ -197,7 +203,7 @@ fn a_holder_that_does_not_answer_loses_the_sequencer_with_its_lease() {
 
 #[test]
 fn a_new_rank_waits_for_a_holder_or_for_its_lease() {
-    let cached = Record { reserved: 5000, cached: Some(LEASE), policy: Policy::BestEffort };
+    let cached = Record { reserved: 5000, cached: Some(LEASE), ..Record::default() };
     // The holder comes back.
     let mut at = At::new(2, Some(cached));
     assert_eq!(at.call(2, Call::Next(1)), None);
@@ -243,16 +249,28 @@ fn records_and_messages_stay_the_same_as_bytes() {
     let policies = policies.map(|text| text.parse::<Policy>().unwrap());
     for policy in policies {
         assert_eq!(policy.to_string().parse(), Ok(policy));
-        let record = Record { reserved: 7 << 40, cached: Some(ms(3000)), policy };
-        let bytes = record::encode(&record);
-        assert_eq!(record::decode(&bytes), Some(record));
-        for end in 0..bytes.len() {
-            assert_eq!(record::decode(&bytes[..end]), None);
+        let record = Record { reserved: 7 << 40, cached: Some(ms(3000)), policy, place: Place::default() };
+        // One that never left rank 0 is as versions without ranks wrote it.
+        assert_eq!((record::encode(&record)[0], record::encode(&record).len()), (1, 34));
+        let moved = record.place.moved(3, Mode::Client);
+        for place in [record.place, moved, moved.moved(9, Mode::Proxy), moved.moved(1, Mode::ProxyHalf)] {
+            let record = Record { place, ..record };
+            let bytes = record::encode(&record);
+            assert_eq!(record::decode(&bytes), Some(record));
+            for end in 0..bytes.len() {
+                assert_eq!(record::decode(&bytes[..end]), None);
+            }
+            assert_eq!(record::decode(&[&bytes[..], &[0]].concat()), None);
         }
         let id: ObjectId = "a".parse().unwrap();
-        for call in
-            [Call::Create(policy), Call::SetPolicy(policy), Call::Next(3), Call::Release(5, 6), Call::Read]
-        {
+        for call in [
+            Call::Create(policy),
+            Call::SetPolicy(policy),
+            Call::Next(3),
+            Call::Release(5, 6),
+            Call::Read,
+            Call::Move(7, Mode::ProxyHalf),
+        ] {
             let frame = frame(|outbox| wire::put_call(outbox, 9, &id, &call));
             assert_eq!(wire::get_call(frame.kind, &frame.body), Ok((id.clone(), call)));
         }
@@ -276,6 +294,7 @@ fn records_and_messages_stay_the_same_as_bytes() {
         Reply::Positions { first: 8, caches: true },
         Reply::Granted { grant: 1, first: 2, bound: 3 },
         Reply::Unknown,
+        Reply::Elsewhere(Place { rank: 5, ..Place::default() }),
     ] {
         let frame = frame(|outbox| wire::put_reply(outbox, 9, &reply));
         assert_eq!(wire::get_reply(frame.kind, &frame.body), Ok(reply));
@@ -402,4 +421,65 @@ fn no_one_is_told_the_number_of_a_session() {
         Some(Reply::Shown(shown)) => assert_eq!(shown.holder, 0xbc_def0),
         reply => panic!("{reply:?}"),
     }
+}
+
+#[test]
+fn a_sequencer_is_frozen_and_its_tail_goes_to_the_other_rank() {
+    // The policy would let the holder keep it for an hour.
+    let policy = Policy::Hold(Duration::from_secs(3600));
+    let mut at = At::new(7, Some(Record { policy, ..Record::default() }));
+    let (grant, first, _) = At::granted(at.call(1, Call::Acquire));
+    assert_eq!((first, at.call(2, Call::Next(5))), (0, None));
+    let before = at.tickets;
+    assert_eq!(at.call(3, Call::Move(2, Mode::Client)), None);
+    let moving = at.tickets;
+    assert_eq!(at.revoked, [(1, grant, None)]);
+    // Whoever comes later waits as well, and another migration.
+    assert_eq!((at.call(4, Call::Acquire), at.call(4, Call::Read)), (None, None));
+    assert_eq!(at.call(3, Call::Move(5, Mode::Client)), None);
+    let load = at.rank.load(at.now, 10);
+    assert!(load.resources[0].moving && load.resources[0].held && load.queue == 5, "{load:?}");
+    assert_eq!(at.call(1, Call::Release(grant, 23)), Some(Reply::Done));
+    let record = at.record.unwrap();
+    let place = Place::default().moved(2, Mode::Client);
+    assert_eq!((record.reserved, record.cached, record.place), (23, None, place));
+    assert_eq!(at.take(moving), Some(Reply::Done));
+    for ticket in [before, moving + 1, moving + 2, moving + 3] {
+        assert_eq!(at.take(ticket), Some(Reply::Elsewhere(place)), "{ticket}");
+    }
+    assert_eq!(at.replies, []);
+    // It knows where the sequencer is, and that there is one.
+    assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Elsewhere(place)));
+    assert_eq!(at.call(1, Call::Create(policy)), Some(Reply::Exists));
+    assert_eq!(at.rank.migrations().count, 1);
+    // The other rank begins at the tail, whatever its epoch, and asks nobody for the sequencer.
+    let mut other = At::new(1, Some(record));
+    other.rank = ActiveRank::numbered(2, 1, LEASE);
+    assert_eq!(other.call(9, Call::Next(1)), Some(Reply::Positions { first: 23, caches: true }));
+    assert_eq!(other.call(9, Call::Move(2, Mode::Client)), Some(Reply::Done));
+    // A later one finds the new place once what it knows is old.
+    at.record = Some(Record { place: place.moved(0, Mode::Client), ..other.record.unwrap() });
+    at.pass(ms(200), &[]);
+    match at.call(1, Call::Next(1)) {
+        Some(Reply::Positions { first, .. }) => assert!(first > 23, "{first}"),
+        reply => panic!("{reply:?}"),
+    }
+}
+
+#[test]
+fn a_migration_waits_for_a_holder_that_is_gone_and_for_the_record() {
+    let mut at = At::new(1, Some(Record::default()));
+    let (_, _, bound) = At::granted(at.call(1, Call::Acquire));
+    assert_eq!(at.call(2, Call::Move(1, Mode::Proxy)), None);
+    let moving = at.tickets;
+    let mut time = Duration::ZERO;
+    while at.take(moving).is_none() {
+        at.pass(ms(100), &[1, 2]);
+        time += ms(100);
+        assert!(time < LEASE * 3);
+    }
+    // All that the holder was lent counts as handed out.
+    let record = at.record.unwrap();
+    assert!(time >= LEASE && record.reserved == bound, "{time:?}, {record:?}");
+    assert_eq!(record.place, Place::default().moved(1, Mode::Proxy));
 }

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use bytes::Bytes;
-use nacre::fs::{Attributes, CallError, Creation, Error, Ino, InodeKind, READ, SEQUENCER, WRITE};
+use nacre::fs::{Attributes, CallError, Creation, Error, Ino, InodeKind, Listed, READ, SEQUENCER, WRITE};
 use nacre::sequencer::{Policy, Sequencer};
 use nacre_quantity::Escaped;
 use serde_json::json;
@@ -224,6 +224,52 @@ pub async fn sequencer(store: &nacre::Store, path: &OsStr, wanted: u32) -> Resul
     let path = Path(path.into());
     let found = tree.find(&path, true, "use").await?;
     Ok(open(&tree, &found, &path, wanted).await?.0)
+}
+
+/// Returns the sequencers at and below a path of the namespace, with their paths as they are printed. The user of this process
+/// must have the right to write to each.
+pub async fn sequencers_below(
+    store: &nacre::Store,
+    path: &OsStr,
+) -> Result<Vec<(String, Sequencer)>, Failure> {
+    let tree = Tree::open(store, false, false).await?;
+    let path = Path(path.into());
+    let found = tree.find(&path, true, "move").await?;
+    let (mut waiting, mut sequencers) = (vec![(path, found)], Vec::new());
+    while let Some((path, found)) = waiting.pop() {
+        match &found.kind {
+            InodeKind::Directory => {
+                let each = async |listed: Listed| {
+                    if let Some(attributes) = listed.attributes {
+                        waiting.push((path.join(&listed.name), attributes));
+                    }
+                    Ok(())
+                };
+                tree.list(&found, &path, true, each).await?;
+            }
+            InodeKind::Typed(name) if name == SEQUENCER => {
+                let (sequencer, _) = open(&tree, &found, &path, WRITE).await?;
+                sequencers.push((path.to_string(), sequencer));
+            }
+            _ => {}
+        }
+    }
+    tree.close().await;
+    Ok(sequencers)
+}
+
+/// Returns the directory at a path of the namespace, in which the user of this process must have the right to write.
+pub async fn pinned_directory(store: &nacre::Store, path: &OsStr, attempted: &str) -> Result<Ino, Failure> {
+    let tree = Tree::open(store, false, false).await?;
+    let path = Path(path.into());
+    let found = tree.find(&path, true, attempted).await?;
+    let failed = |error| failure(error, format_args!("cannot {attempted} {path}"));
+    if found.kind != InodeKind::Directory {
+        return Err(failed(Error::NotDirectory));
+    }
+    tree.rank.access(&tree.user, found.ino, WRITE).await.map_err(failed)?;
+    tree.close().await;
+    Ok(found.ino)
 }
 
 /// Makes a sequencer at a path of the namespace.

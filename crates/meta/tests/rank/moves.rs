@@ -1,0 +1,759 @@
+//! A sequencer that moves between ranks, under schedules from a seed: messages take random times; clients and ranks pause,
+//! crash and come back, at each step of a migration; the store takes its time, its replies are lost and its orders repeated,
+//! and what a dead rank ordered may take effect late.
+//!
+//! Checked of every schedule:
+//! - No position is handed out twice, also where ranks go on that have lost their authority or the sequencer.
+//! - A position is greater than all that were known to somebody before it was asked for, unless such ranks go on.
+//! - When the faults are over, every client gets positions again.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::time::Duration;
+
+use nacre_meta::capability::Policy;
+use nacre_meta::place::{Mode, RankNumber};
+use nacre_meta::service::{ActiveRank, Call, Output, Record, Reply, StoreOrder};
+use nacre_object::ObjectId;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+const LEASE: Duration = Duration::from_millis(400);
+const TAKEOVER: Duration = Duration::from_millis(100);
+/// The time after which a client that gets no reply asks anew.
+const SILENCE: Duration = Duration::from_secs(1);
+/// The time with faults, and the time by which everybody must have been served after them.
+const FAULTS: Duration = Duration::from_secs(2);
+const CALM: Duration = Duration::from_secs(3);
+const RANKS: RankNumber = 3;
+/// The client of the tickets of migrations.
+const NOBODY: usize = usize::MAX;
+
+/// A rule that is broken, to see that the checks notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// The tail does not go along.
+    NoTail,
+    /// Neither fences nor records keep a rank from writing.
+    NoFence,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    ToRank { process: usize, client: usize, connection: u64, number: u64, call: Call },
+    ToClient { client: usize, connection: u64, answer: Answer },
+    Effect { process: usize, order: StoreOrder, answered: bool },
+    Stored { process: usize, ending: Ending },
+    Client(usize),
+    Tick(usize),
+    Beat(usize),
+    TakeOver(RankNumber),
+    Fault,
+    Move,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Reply(u64, Reply),
+    Revoke(RankNumber, u64, Option<u64>),
+    Lapsed,
+    Broken,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Loaded(Record),
+    Written,
+    Moved,
+    Superseded,
+}
+
+struct Process {
+    rank: ActiveRank,
+    alive: bool,
+    paused_until: Duration,
+    until: Duration,
+    attached: HashMap<u64, (usize, u64)>,
+    tickets: HashMap<u64, (usize, u64, u64)>,
+    next_ticket: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    /// The process that knows of it.
+    process: usize,
+    rank: RankNumber,
+    grant: u64,
+    first: u64,
+    tail: u64,
+    bound: u64,
+    ending: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    number: u64,
+    call: Call,
+    sent: Duration,
+    known: u64,
+}
+
+#[derive(Default)]
+struct Client {
+    session: u64,
+    connection: u64,
+    target: RankNumber,
+    /// The process that is asked.
+    at: Option<usize>,
+    asked: Option<Asked>,
+    hold: Option<Hold>,
+    early: Option<(u64, Option<u64>)>,
+    lease_until: Duration,
+    heard_at: Duration,
+    round_trip: bool,
+    paused_until: Duration,
+    last: Option<u64>,
+    served_at: Duration,
+    numbers: u64,
+    sent_at: Duration,
+}
+
+struct World {
+    now: Duration,
+    rng: StdRng,
+    queue: BinaryHeap<Reverse<(Duration, u64)>>,
+    events: HashMap<u64, Event>,
+    count: u64,
+    id: ObjectId,
+    record: Record,
+    fence: u64,
+    epochs: HashMap<RankNumber, u64>,
+    current: HashMap<RankNumber, usize>,
+    processes: Vec<Process>,
+    clients: Vec<Client>,
+    handed: HashSet<u64>,
+    /// The greatest position that anybody knows, and 1.
+    known: u64,
+    broken: Broken,
+    zombies: bool,
+    sessions: u64,
+    failure: Option<String>,
+    taken: u64,
+}
+
+impl World {
+    fn new(seed: u64, broken: Broken, zombies: bool) -> World {
+        let mut world = World {
+            now: Duration::ZERO,
+            rng: StdRng::seed_from_u64(seed),
+            queue: BinaryHeap::new(),
+            events: HashMap::new(),
+            count: 0,
+            id: "sequencer".parse().unwrap(),
+            record: Record::default(),
+            fence: 0,
+            epochs: HashMap::new(),
+            current: HashMap::new(),
+            processes: Vec::new(),
+            clients: Vec::new(),
+            handed: HashSet::new(),
+            known: 0,
+            broken,
+            zombies,
+            sessions: 0,
+            failure: None,
+            taken: 0,
+        };
+        world.record.policy = match world.rng.random_range(0..4) {
+            0 => Policy::BestEffort,
+            1 => Policy::Hold(Duration::from_millis(world.rng.random_range(1..100))),
+            2 => Policy::Quota { operations: 9, within: Duration::from_millis(20) },
+            _ => Policy::RoundTrip,
+        };
+        for rank in 0..RANKS {
+            // Epochs of different ranks have nothing to do with each other.
+            let epoch = world.rng.random_range(0..5);
+            world.epochs.insert(rank, epoch);
+            world.take_over(rank);
+        }
+        for client in 0..world.rng.random_range(1..=4) {
+            world.sessions += 1;
+            world.clients.push(Client { session: world.sessions, ..Client::default() });
+            world.at(Duration::ZERO, Event::Client(client));
+        }
+        for _ in 0..world.rng.random_range(0..10) {
+            let at = world.rng.random_range(Duration::ZERO..FAULTS);
+            world.at(at, Event::Fault);
+        }
+        for _ in 0..world.rng.random_range(1..12) {
+            let at = world.rng.random_range(Duration::ZERO..FAULTS);
+            world.at(at, Event::Move);
+        }
+        world
+    }
+
+    fn at(&mut self, time: Duration, event: Event) {
+        self.count += 1;
+        self.events.insert(self.count, event);
+        self.queue.push(Reverse((time, self.count)));
+    }
+
+    fn within(&mut self, low_us: u64, high_us: u64) -> Duration {
+        // Mostly short, seldom long.
+        let high = if self.rng.random_ratio(1, 20) { high_us * 10 } else { high_us };
+        self.now + Duration::from_micros(self.rng.random_range(low_us..high))
+    }
+
+    /// A new process becomes a rank.
+    fn take_over(&mut self, rank: RankNumber) {
+        let epoch = self.epochs.entry(rank).or_default();
+        *epoch += 1;
+        let process = self.processes.len();
+        self.processes.push(Process {
+            rank: ActiveRank::numbered(rank, *epoch, LEASE),
+            alive: true,
+            paused_until: Duration::ZERO,
+            until: self.now + TAKEOVER,
+            attached: HashMap::new(),
+            tickets: HashMap::new(),
+            next_ticket: 0,
+        });
+        self.current.insert(rank, process);
+        self.at(self.now + TAKEOVER / 4, Event::Beat(process));
+        self.at(self.now, Event::Tick(process));
+    }
+
+    fn run(&mut self) -> Result<(u64, u32), String> {
+        while let Some(Reverse((time, key))) = self.queue.pop() {
+            self.now = time;
+            let Some(event) = self.events.remove(&key) else { continue };
+            if self.now > FAULTS + CALM {
+                break;
+            }
+            self.handle(event);
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
+        }
+        for (number, client) in self.clients.iter().enumerate() {
+            if client.served_at < FAULTS {
+                return Err(format!(
+                    "client {number} was not served after the faults; last at {:?}; it asks {:?} and holds {:?}; {:?}",
+                    client.served_at, client.asked, client.hold, self.record
+                ));
+            }
+        }
+        Ok((self.taken, self.record.place.generation))
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::ToRank { process, client, connection, number, call } => {
+                let paused = self.processes[process].paused_until;
+                if paused > self.now {
+                    return self.at(paused, Event::ToRank { process, client, connection, number, call });
+                }
+                self.rank_receives(process, client, connection, number, call);
+            }
+            Event::ToClient { client, connection, answer } => {
+                let paused = self.clients[client].paused_until;
+                if paused > self.now {
+                    return self.at(paused, Event::ToClient { client, connection, answer });
+                }
+                if self.clients[client].connection == connection {
+                    self.lease_over(client);
+                    self.client_receives(client, answer);
+                }
+            }
+            Event::Effect { process, order, answered } => {
+                let ending = self.effect(process, order);
+                if answered {
+                    match self.rng.random_range(0..12) {
+                        // The reply is lost, and the order repeated.
+                        0 => {
+                            let at = self.within(1000, 30_000);
+                            self.at(at, Event::Effect { process, order, answered });
+                        }
+                        lot => {
+                            let at = self.within(20, 1000);
+                            self.at(at, Event::Stored { process, ending });
+                            if lot == 1 {
+                                // An attempt that was given up arrives late.
+                                let at = self.within(100, 50_000);
+                                self.at(at, Event::Effect { process, order, answered: false });
+                            }
+                        }
+                    }
+                }
+            }
+            Event::Stored { process, ending } => self.stored(process, ending),
+            Event::Client(client) => self.step(client),
+            Event::Tick(process) => {
+                if !self.processes[process].alive {
+                    return;
+                }
+                let (now, mut out) = (self.now, Vec::new());
+                if self.processes[process].paused_until <= now {
+                    self.processes[process].rank.tick(now, &mut out);
+                    self.carry(process, out);
+                }
+                let at = self.within(500, 4000);
+                self.at(at, Event::Tick(process));
+            }
+            Event::Beat(process) => {
+                let is_current = self.is_current(process);
+                let state = &mut self.processes[process];
+                if !state.alive {
+                    return;
+                }
+                if state.paused_until <= self.now {
+                    if !is_current && !self.zombies {
+                        // Another one has the authority.
+                        return state.alive = false;
+                    }
+                    state.until = self.now + TAKEOVER;
+                }
+                self.at(self.now + TAKEOVER / 4, Event::Beat(process));
+            }
+            Event::TakeOver(rank) => {
+                let last = &self.processes[self.current[&rank]];
+                if !last.alive || last.until <= self.now {
+                    self.take_over(rank);
+                }
+            }
+            Event::Fault => self.fault(),
+            Event::Move => {
+                // Whoever has the sequencer, or another one.
+                let from = if self.rng.random_ratio(3, 4) { self.record.place.rank } else { self.any_rank() };
+                let (process, to) = (self.current[&from], self.any_rank());
+                let call = Call::Move(to, Mode::Client);
+                self.at(self.now, Event::ToRank { process, client: NOBODY, connection: 0, number: 0, call });
+                if self.rng.random_ratio(1, 3) {
+                    // At one of the steps of the migration.
+                    let at = self.within(10, 8000);
+                    let crash = Event::Stored { process, ending: Ending::Superseded };
+                    self.at(at, crash);
+                }
+            }
+        }
+    }
+
+    fn any_rank(&mut self) -> RankNumber {
+        self.rng.random_range(0..RANKS)
+    }
+
+    fn is_current(&self, process: usize) -> bool {
+        self.current[&self.processes[process].rank.number()] == process
+    }
+
+    fn fault(&mut self) {
+        let rank = self.any_rank();
+        let process = self.current[&rank];
+        let client = self.rng.random_range(0..self.clients.len());
+        let pause = self.now + Duration::from_millis(self.rng.random_range(1..800));
+        match self.rng.random_range(0..5) {
+            0 => self.end(process),
+            1 => {
+                self.processes[process].paused_until = pause;
+                // A standby sees that it does not show itself.
+                let until = self.processes[process].until.max(self.now);
+                self.at(until + Duration::from_millis(1), Event::TakeOver(rank));
+            }
+            2 => self.clients[client].paused_until = pause,
+            3 => Self::disconnect(&mut self.clients[client]),
+            _ => {
+                // The client crashes, and another one begins in its place.
+                self.sessions += 1;
+                let Client { connection, served_at, sent_at, .. } = self.clients[client];
+                let (session, connection) = (self.sessions, connection + 1);
+                self.clients[client] =
+                    Client { session, connection, served_at, sent_at, ..Client::default() };
+            }
+        }
+    }
+
+    /// A process is gone, and another one takes over.
+    fn end(&mut self, process: usize) {
+        self.processes[process].alive = false;
+        let mut waiting: Vec<_> = self.processes[process].tickets.drain().map(|(_, of)| of).collect();
+        waiting.sort_unstable();
+        for (client, connection, _) in waiting {
+            self.answer(client, connection, Answer::Broken);
+        }
+        let (rank, until) = (self.processes[process].rank.number(), self.processes[process].until);
+        self.at(until.max(self.now), Event::TakeOver(rank));
+    }
+
+    fn answer(&mut self, client: usize, connection: u64, answer: Answer) {
+        if client != NOBODY {
+            let at = self.within(20, 1000);
+            self.at(at, Event::ToClient { client, connection, answer });
+        }
+    }
+
+    fn rank_receives(&mut self, process: usize, client: usize, connection: u64, number: u64, call: Call) {
+        let now = self.now;
+        // What comes over an earlier connection is not handled.
+        if client != NOBODY && self.clients[client].connection != connection {
+            return;
+        }
+        let state = &mut self.processes[process];
+        if !state.alive || state.until <= now && !self.zombies {
+            return self.answer(client, connection, Answer::Broken);
+        }
+        let session = (client != NOBODY).then(|| self.clients[client].session);
+        let mut out = Vec::new();
+        state.rank.tick(now, &mut out);
+        let renewed = session.is_none_or(|session| state.rank.renew(now, session));
+        if let Some(session) = session.filter(|_| renewed) {
+            state.attached.insert(session, (client, connection));
+        }
+        if renewed {
+            state.next_ticket += 1;
+            let ticket = state.next_ticket;
+            state.tickets.insert(ticket, (client, connection, number));
+            let at_once = match call {
+                Call::Next(count) => state.rank.next_at_once(now, &self.id, count, &mut out),
+                _ => None,
+            };
+            match at_once {
+                Some(reply) => out.push(Output::Reply(ticket, reply)),
+                None => state.rank.call(now, ticket, session, &self.id, call, &mut out),
+            }
+        }
+        self.carry(process, out);
+        if !renewed {
+            self.answer(client, connection, Answer::Lapsed);
+        }
+    }
+
+    fn carry(&mut self, process: usize, out: Vec<Output>) {
+        let rank = self.processes[process].rank.number();
+        for output in out {
+            match output {
+                Output::Reply(ticket, reply) => {
+                    let known = self.processes[process].tickets.remove(&ticket);
+                    let Some((client, connection, number)) = known else { continue };
+                    let acts = self.zombies || self.now < self.processes[process].until;
+                    let answer = if acts { Answer::Reply(number, reply) } else { Answer::Broken };
+                    self.answer(client, connection, answer);
+                }
+                Output::Revoke { session, grant, quota, .. } => {
+                    let attached = self.processes[process].attached.get(&session).copied();
+                    if let Some((client, connection)) = attached {
+                        self.answer(client, connection, Answer::Revoke(rank, grant, quota));
+                    }
+                }
+                Output::Lapsed(session) => _ = self.processes[process].attached.remove(&session),
+                Output::Store(_, order) => {
+                    let at = self.within(50, 3000);
+                    self.at(at, Event::Effect { process, order, answered: true });
+                }
+            }
+        }
+    }
+
+    /// An order reaches the store, whether the rank that gave it is there or not.
+    fn effect(&mut self, process: usize, order: StoreOrder) -> Ending {
+        let (number, epoch) = (self.processes[process].rank.number(), self.processes[process].rank.epoch());
+        let fences = self.broken != Broken::NoFence;
+        match order {
+            StoreOrder::Load if self.record.place.rank != number => Ending::Loaded(self.record),
+            StoreOrder::Load => {
+                let token = self.record.place.token(epoch);
+                if fences && token < self.fence {
+                    return Ending::Superseded;
+                }
+                self.fence = self.fence.max(token);
+                Ending::Loaded(self.record)
+            }
+            StoreOrder::Write(before, after) => {
+                let passes = before.place.token(epoch) >= self.fence && self.record == before;
+                if passes || !fences {
+                    self.record = after;
+                }
+                match self.record == after {
+                    true => Ending::Written,
+                    false => Ending::Superseded,
+                }
+            }
+            StoreOrder::Move(before, after) => {
+                let passes = before.place.token(epoch) >= self.fence && self.record == before;
+                if passes || !fences {
+                    self.record = after;
+                    self.fence = self.fence.max(after.place.token(0));
+                    if self.broken == Broken::NoTail {
+                        self.record.reserved = 0;
+                    }
+                }
+                match self.record.place.generation >= after.place.generation {
+                    true => Ending::Moved,
+                    false => Ending::Superseded,
+                }
+            }
+            StoreOrder::Create(_) | StoreOrder::Remove(_) => unreachable!("nobody asks for it"),
+        }
+    }
+
+    fn stored(&mut self, process: usize, ending: Ending) {
+        let (now, id) = (self.now, self.id.clone());
+        let state = &mut self.processes[process];
+        if !state.alive {
+            return;
+        }
+        if state.paused_until > now {
+            let at = state.paused_until;
+            return self.at(at, Event::Stored { process, ending });
+        }
+        let mut out = Vec::new();
+        match ending {
+            Ending::Loaded(record) => state.rank.loaded(now, &id, Some(record), &mut out),
+            Ending::Written => state.rank.written(now, &id, &mut out),
+            Ending::Moved => state.rank.moved(now, &id, &mut out),
+            Ending::Superseded => return self.end(process),
+        }
+        self.carry(process, out);
+    }
+
+    /// Gives up what a client holds whose lease is over.
+    fn lease_over(&mut self, client: usize) {
+        if self.clients[client].hold.is_some() && self.clients[client].lease_until <= self.now {
+            self.begin_again(client);
+        }
+    }
+
+    fn begin_again(&mut self, client: usize) {
+        self.sessions += 1;
+        let session = self.sessions;
+        let client = &mut self.clients[client];
+        (client.hold, client.session) = (None, session);
+        Self::disconnect(client);
+    }
+
+    fn disconnect(client: &mut Client) {
+        client.connection += 1;
+        (client.at, client.asked, client.early) = (None, None, None);
+    }
+
+    fn send(&mut self, number: usize, name: u64, call: Call) {
+        let at = self.within(20, 1000).max(self.clients[number].sent_at);
+        let client = &mut self.clients[number];
+        client.sent_at = at;
+        let (Some(process), connection) = (client.at, client.connection) else { return };
+        self.at(at, Event::ToRank { process, client: number, connection, number: name, call });
+    }
+
+    fn client_receives(&mut self, number: usize, answer: Answer) {
+        match answer {
+            Answer::Lapsed => self.begin_again(number),
+            Answer::Broken => Self::disconnect(&mut self.clients[number]),
+            Answer::Revoke(rank, grant, quota) => self.revoked(number, rank, grant, quota),
+            Answer::Reply(name, reply) => self.replied(number, name, reply),
+        }
+    }
+
+    fn give_back(&mut self, number: usize, grant: u64, tail: u64) {
+        self.send(number, 0, Call::Release(grant, tail));
+        self.clients[number].hold = None;
+    }
+
+    fn revoked(&mut self, number: usize, rank: RankNumber, grant: u64, quota: Option<u64>) {
+        let client = &mut self.clients[number];
+        match client.hold.filter(|hold| hold.rank == rank) {
+            Some(hold) if hold.grant == grant => {
+                let bound = quota.map(|quota| (hold.first + quota).min(hold.bound));
+                match bound {
+                    Some(bound) if hold.tail < bound => {
+                        client.hold = Some(Hold { bound, ending: true, ..hold });
+                    }
+                    _ => self.give_back(number, grant, hold.tail),
+                }
+            }
+            Some(hold) if grant < hold.grant => {}
+            // It is looked at when the number of the grant is known.
+            _ if client.asked.is_some_and(|asked| matches!(asked.call, Call::Acquire | Call::Assert(_))) => {
+                client.early = Some((grant, quota));
+            }
+            // A grant that was never heard of is not used.
+            unheard => {
+                client.hold = client.hold.filter(|_| unheard.is_none());
+                self.send(number, 0, Call::Release(grant, u64::MAX));
+            }
+        }
+    }
+
+    fn replied(&mut self, number: usize, name: u64, reply: Reply) {
+        let now = self.now;
+        let client = &mut self.clients[number];
+        let Some(asked) = client.asked.take_if(|asked| asked.number == name) else { return };
+        let Some(process) = client.at else { return };
+        let rank = self.processes[process].rank.number();
+        (client.lease_until, client.heard_at) = (asked.sent + LEASE, now);
+        match (asked.call, reply) {
+            (_, Reply::Elsewhere(place)) => {
+                client.hold = None;
+                client.target = place.rank;
+                (client.at, client.early, client.round_trip) = (None, None, false);
+            }
+            (Call::Next(count), Reply::Positions { first, caches }) => {
+                client.round_trip = !caches;
+                self.hand_out(number, first, count, asked.known);
+            }
+            (Call::Read, Reply::Positions { first, .. }) => {
+                if first < asked.known && !self.zombies {
+                    self.failure = Some(format!("a tail of {first} was read when {} was known", asked.known));
+                }
+            }
+            (Call::Look, Reply::Shown(_)) => {}
+            (Call::Acquire, Reply::Granted { grant, first, bound }) => {
+                let hold = Hold { process, rank, grant, first, tail: first + 1, bound, ending: false };
+                client.hold = Some(hold);
+                let early = client.early.take().filter(|(early, _)| *early == grant);
+                self.hand_out(number, first, 1, asked.known);
+                if let Some((grant, quota)) = early {
+                    self.revoked(number, rank, grant, quota);
+                }
+            }
+            (Call::Extend(_), Reply::Granted { grant, bound, .. }) => {
+                if let Some(hold) = client.hold.as_mut().filter(|hold| hold.grant == grant && !hold.ending) {
+                    hold.bound = hold.bound.max(bound);
+                }
+            }
+            (Call::Assert(_), Reply::Granted { grant, .. }) => {
+                if let Some(hold) = client.hold.as_mut() {
+                    (hold.grant, hold.process) = (grant, process);
+                }
+                let early = client.early.take().filter(|(early, _)| *early == grant);
+                if let Some((grant, quota)) = early {
+                    self.revoked(number, rank, grant, quota);
+                }
+            }
+            (Call::Assert(_) | Call::Extend(_), _) => client.hold = None,
+            (Call::Acquire, Reply::NotCached) => client.round_trip = true,
+            (Call::Acquire, Reply::NotHeld) => Self::disconnect(client),
+            (call, reply) => self.failure = Some(format!("{call:?} was answered by {reply:?}")),
+        }
+    }
+
+    fn hand_out(&mut self, number: usize, first: u64, count: u64, known: u64) {
+        self.taken += count;
+        for position in first..first + count {
+            if !self.handed.insert(position) {
+                self.failure = Some(format!("position {position} was handed out twice, at {:?}", self.now));
+            }
+        }
+        let client = &mut self.clients[number];
+        let went_back = client.last.is_some_and(|last| last >= first);
+        if (first < known || went_back) && !self.zombies {
+            let text = format!("client {number} got {first} at {:?} when {known} was known", self.now);
+            self.failure = Some(text);
+        }
+        client.last = Some(first + count - 1);
+        client.served_at = self.now;
+        self.known = self.known.max(first + count);
+    }
+
+    /// Returns the process that a client takes for a rank.
+    fn route(&mut self, rank: RankNumber) -> usize {
+        let current = self.current[&rank];
+        let is_zombie = |process: &usize| {
+            let state = &self.processes[*process];
+            self.zombies && state.alive && state.rank.number() == rank && *process != current
+        };
+        let zombie = (0..self.processes.len()).rev().find(is_zombie);
+        zombie.filter(|_| self.rng.random_ratio(1, 3)).unwrap_or(current)
+    }
+
+    fn step(&mut self, number: usize) {
+        let at = self.within(100, 4000);
+        self.at(at, Event::Client(number));
+        let now = self.now;
+        if self.clients[number].paused_until > now {
+            return;
+        }
+        self.lease_over(number);
+        let has_more = self.use_hold(number);
+        if let Some(asked) = self.clients[number].asked {
+            if now > asked.sent + SILENCE {
+                Self::disconnect(&mut self.clients[number]);
+            }
+            return;
+        }
+        if self.clients[number].at.is_none() {
+            let rank = self.clients[number].hold.map_or(self.clients[number].target, |hold| hold.rank);
+            self.clients[number].at = Some(self.route(rank));
+        }
+        let client = &self.clients[number];
+        let call = match client.hold {
+            Some(hold) if client.at != Some(hold.process) => Call::Assert(hold.grant),
+            Some(_) if has_more && now < client.heard_at + LEASE / 4 => return,
+            Some(_) if has_more => Call::Look,
+            Some(hold) if hold.ending => return self.give_back(number, hold.grant, hold.tail),
+            Some(hold) => Call::Extend(hold.grant),
+            None => match self.rng.random_range(0..10) {
+                0 => Call::Read,
+                // Sometimes so many that more has to be reserved.
+                1 => Call::Next(3000),
+                lot if lot < 4 || client.round_trip => Call::Next(self.rng.random_range(1..4)),
+                _ => Call::Acquire,
+            },
+        };
+        let known = self.known;
+        let client = &mut self.clients[number];
+        client.numbers += 1;
+        let name = client.numbers;
+        client.asked = Some(Asked { number: name, call, sent: now, known });
+        self.send(number, name, call);
+    }
+
+    /// Takes positions from what the client holds. Returns true if there is more.
+    fn use_hold(&mut self, number: usize) -> bool {
+        let Some(hold) = self.clients[number].hold else { return false };
+        if hold.tail >= hold.bound {
+            return false;
+        }
+        let most = if self.rng.random_ratio(1, 30) { 3000 } else { 3 };
+        let count = self.rng.random_range(1..=most).min(hold.bound - hold.tail);
+        if let Some(hold) = &mut self.clients[number].hold {
+            hold.tail += count;
+        }
+        let known = self.known;
+        self.hand_out(number, hold.tail, count, known);
+        hold.tail + count < hold.bound
+    }
+}
+
+/// Runs schedules. Returns how many positions were taken, and how often the sequencer moved.
+fn schedules(first: u64, count: u64, broken: Broken, zombies: bool) -> Result<(u64, u64), String> {
+    let (mut taken, mut moved) = (0, 0);
+    for seed in first..first + count {
+        let run = World::new(seed, broken, zombies).run();
+        let (positions, generation) = run.map_err(|failure| format!("seed {seed}: {failure}"))?;
+        (taken, moved) = (taken + positions, moved + u64::from(generation));
+    }
+    Ok((taken, moved))
+}
+
+/// The number of schedules: `NACRE_SOAK_SEQUENCERS`, or few.
+fn count() -> u64 {
+    std::env::var("NACRE_SOAK_SEQUENCERS").ok().and_then(|count| count.parse().ok()).unwrap_or(60)
+}
+
+#[test]
+fn a_sequencer_that_moves_gives_each_position_once_and_in_order() {
+    let (taken, moved) = schedules(0, count(), Broken::Nothing, false).unwrap();
+    assert!(taken > count() * 100 && moved > count(), "{taken} positions, {moved} migrations");
+}
+
+#[test]
+fn ranks_that_all_believe_to_have_a_sequencer_give_no_position_twice() {
+    let (_, moved) = schedules(1 << 32, count(), Broken::Nothing, true).unwrap();
+    assert!(moved > count(), "{moved} migrations");
+}
+
+#[test]
+fn the_checks_notice_broken_rules() {
+    assert!(schedules(0, 1000, Broken::NoTail, false).is_err());
+    assert!(schedules(1 << 32, 4000, Broken::NoFence, true).is_err());
+}
