@@ -89,12 +89,13 @@ impl Driver {
         })
     }
 
-    /// Runs until the future is dropped: a tick, and a pause until the next one.
+    /// Runs until the future is dropped: a tick each time after a pause, which begins with the tick before.
     pub async fn run(mut self) {
+        let mut begun = tokio::time::Instant::now();
         loop {
-            let begun = tokio::time::Instant::now();
-            self.tick().await;
             tokio::time::sleep_until(begun + self.settings.tick()).await;
+            begun = tokio::time::Instant::now();
+            self.tick().await;
         }
     }
 
@@ -127,6 +128,10 @@ impl Driver {
             }
         };
         self.settings = in_force.settings.clone();
+        if in_force == InForce::default() {
+            // Where nobody balances, nothing is written.
+            return None;
+        }
         self.load(&in_force, within, warnings).await;
         let mut core = self.core.take()?;
         let at_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);

@@ -58,7 +58,8 @@ fn driver(store: &Arc<dyn ObjectStore>, world: &World, number: usize, fails: boo
 
 fn world(ranks: usize) -> World {
     let mut world = vec![Vec::new(); ranks];
-    world[0] = ["seven", "eight"].map(|name| sequencer(name, if name == "seven" { 7.0 } else { 8.0 })).to_vec();
+    world[0] =
+        ["seven", "eight"].map(|name| sequencer(name, if name == "seven" { 7.0 } else { 8.0 })).to_vec();
     Arc::new(Mutex::new(world))
 }
 
@@ -91,8 +92,12 @@ async fn ranks_publish_their_load_and_move_what_the_policy_says() {
             driver.tick().await;
         }
     }
-    let names: Vec<Vec<String>> =
-        world.lock().unwrap().iter().map(|rank| rank.iter().map(|one| one.id.name.to_string()).collect()).collect();
+    let names: Vec<Vec<String>> = world
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|rank| rank.iter().map(|one| one.id.name.to_string()).collect())
+        .collect();
     assert_eq!(names, [vec!["eight".to_owned()], vec!["seven".to_owned()], vec![]]);
     let published = published(&*store).await.unwrap();
     assert_eq!(published.len(), 3);
@@ -147,7 +152,10 @@ async fn a_policy_that_cannot_be_had_leaves_the_one_before_in_force() {
     }
     let lines = lines(&store).await;
     assert_eq!(lines.len(), 1, "once, not at every tick: {lines:?}");
-    assert!(lines[0].contains("version 2") && lines[0].contains("\"adaptable\" of version 1 stays in force"), "{lines:?}");
+    assert!(
+        lines[0].contains("version 2") && lines[0].contains("\"adaptable\" of version 1 stays in force"),
+        "{lines:?}"
+    );
 }
 
 #[tokio::test]

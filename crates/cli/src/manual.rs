@@ -198,13 +198,19 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "balance set",
         &[
             ("nacre balance set adaptable", "put a policy that ships into force"),
-            ("nacre balance set ./mine.lua --tick 5s", "put a script of your own into force, and decide every 5 seconds"),
+            (
+                "nacre balance set ./mine.lua --tick 5s",
+                "put a script of your own into force, and decide every 5 seconds",
+            ),
             ("nacre balance set --moves 2", "move at most 2 resources away from a rank at a tick"),
         ],
     ),
     ("balance show", &[("nacre balance show", "print the policy in force and the settings")]),
     ("balance history", &[("nacre balance history", "list the changes that are kept")]),
-    ("balance rollback", &[("nacre balance rollback", "put the policy before the present one into force again")]),
+    (
+        "balance rollback",
+        &[("nacre balance rollback", "put the policy before the present one into force again")],
+    ),
     ("balance off", &[("nacre balance off", "stop balancing")]),
     ("balance pin", &[("nacre balance pin sequencer:orders 2", "keep a sequencer at rank 2")]),
     ("balance unpin", &[("nacre balance unpin sequencer:orders", "leave it to the policy again")]),
