@@ -1,7 +1,7 @@
 //! How policies, decisions and simulations are printed.
 
 use nacre_balance::{Decision, InForce, Move, Past, Policy, Published, Settings, Simulated, Step};
-use nacre_quantity::Escaped;
+use nacre_quantity::{Escaped, count};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -144,8 +144,9 @@ pub fn print_simulated(session: &Context, simulated: &Simulated) -> Result<(), F
         None => "not settled".to_owned(),
     };
     output::line(&format!(
-        "{settled}; {moves} moves, {back_and_forth} of them back and forth, {without_gain} without gain; {failures} failures \
-         of the policy"
+        "{settled}; {}, {back_and_forth} of them back and forth, {without_gain} without gain; {} of the policy",
+        count(*moves as u64, "move", "moves"),
+        count(*failures as u64, "failure", "failures"),
     ))?;
     Ok(())
 }
