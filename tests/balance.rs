@@ -115,7 +115,11 @@ fn traces_are_simulated_without_a_store() {
         (&moved["seconds"], &moved["moves"][0]["resource"]),
         (&json!(120.0), &json!("sequencer:seven"))
     );
-    let text = run(&["simulate", "-", "--policy", "sequencer"], trace).text();
+    let folder = folder();
+    let figure = folder.path().join("loads.svg");
+    let words = ["simulate", "-", "--policy", "sequencer", "--figure", figure.to_str().unwrap()];
+    let text = run(&words, trace).text();
+    assert!(std::fs::read_to_string(&figure).unwrap().contains("rank 2"));
     assert!(text.contains("at 0 s: sequencer:seven (load 7.0) from rank 0 to rank 1"), "{text}");
     assert!(
         text.ends_with(

@@ -1,5 +1,6 @@
 //! `nacre balance`: policies that balance load between ranks are put into force, tried and explained.
 
+mod figure;
 mod shown;
 
 use std::fs::File;
@@ -113,6 +114,9 @@ enum Action {
         policy: PathBuf,
         #[command(flatten)]
         settings: SettingArgs,
+        /// Also draw the loads over time into this file, as SVG
+        #[arg(long, value_name = "FILE")]
+        figure: Option<PathBuf>,
     },
     /// Explain what the next tick would do, and why, by what ranks have published
     Explain {
@@ -199,8 +203,8 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             };
             change(session, mask).await
         }
-        Action::Simulate { trace, ranks, policy, settings } => {
-            run_simulation(session, &trace, ranks, &policy, &settings)
+        Action::Simulate { trace, ranks, policy, settings, figure } => {
+            run_simulation(session, &trace, ranks, &policy, &settings, figure)
         }
         Action::Explain { policy } => explain(session, policy).await,
     }
@@ -356,6 +360,7 @@ fn run_simulation(
     ranks: Option<usize>,
     policy: &Path,
     settings: &SettingArgs,
+    figure: Option<PathBuf>,
 ) -> Result<(), Failure> {
     let shown = Escaped::of(trace);
     let read = match trace.as_os_str() == "-" {
@@ -370,6 +375,10 @@ fn run_simulation(
     let ranks = ranks.or(read.ranks).unwrap_or(3);
     let simulated =
         simulate(&read, &policy, &settings.apply(Settings::default()), ranks).map_err(Failure::Failed)?;
+    if let Some(file) = figure {
+        let svg = figure::svg(&simulated).map_err(Failure::Failed)?;
+        std::fs::write(&file, svg).map_err(Failure::io(format_args!("write {}", Escaped::of(&file))))?;
+    }
     print_simulated(session, &simulated)
 }
 
