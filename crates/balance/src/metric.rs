@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::{FURTHER_METRICS_MAX, METRIC_NAME_BYTES_MAX, RESOURCES_MAX};
-use crate::resource::{Kind, Resource, ResourceId};
+use crate::resource::{Resource, ResourceId};
 
 /// The time in which a rate falls to half of it if nothing more happens.
 pub const HALF_LIFE: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ pub struct Metrics {
     pub own_load: f64,
     /// The load of all that the rank does, also what it forwards: `all.meta_load`.
     pub all_load: f64,
-    /// The load of its subtrees, of its sequencers and of its groups, in the order of [`Kind::ALL`]: `load.subtree` and so on.
+    /// The load of its subtrees, of its sequencers and of its groups, in the order of [`Kind::ALL`](crate::Kind::ALL): `load.subtree` and so on.
     pub kinds: [f64; 3],
     /// The number of its resources: `resources`.
     pub resources: f64,
@@ -209,13 +209,6 @@ impl Counters {
     pub fn is_empty(&self) -> bool {
         self.rates.is_empty()
     }
-}
-
-/// Returns the load of each kind as text, for people.
-pub fn shown_kinds(metrics: &Metrics) -> String {
-    let parts = Kind::ALL.iter().zip(metrics.kinds).filter(|(_, load)| *load > 0.0);
-    let parts: Vec<String> = parts.map(|(kind, load)| format!("{} {load:.1}", kind.name())).collect();
-    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
 
 #[cfg(test)]

@@ -123,8 +123,9 @@ local function evaluate(bytes, has_rank_beyond)
       loads[rank] = checked(own, "load", rank)
     end
     for rank = 0, count - 1 do server[rank].load = loads[rank] end
-    begin()
+    env.targets, env.i = {}, me
     if not has_functions then
+      begin()
       policy_text()
     elseif type(when) ~= "function" or when() then
       local given = nil
