@@ -2,7 +2,8 @@
 //! while. No clock.
 //!
 //! A move gains if of the load of its two ranks the busier one has a smaller part than before, which does not depend on
-//! how much there is to do meanwhile. A resource that comes back to where it was is reported, and rests as well.
+//! how much there is to do meanwhile: by half of what its load promised, or by a hundredth. A resource that comes back to
+//! where it was is reported, and rests as well.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::resource::ResourceId;
 const JUDGED_AFTER: u32 = 2;
 /// The number of ticks within which a move to where the resource was before counts as back and forth.
 const BACK_WITHIN: u32 = 30;
-/// The least part of the load of its ranks that a move has to gain.
-const GAIN_MIN: f64 = 0.01;
+/// The part of the load of its ranks that is enough of a gain for any move.
+const GAIN_ENOUGH: f64 = 0.01;
 /// The number of ticks that a resource rests at first, and twice as long each further time.
 const REST: u32 = 4;
 /// The number of times that the rest is doubled at most.
@@ -42,6 +43,8 @@ struct Open {
     at: Duration,
     /// The part that the busier of its ranks had of their load.
     part: f64,
+    /// What it has to be smaller by.
+    needed: f64,
 }
 
 /// The past moves of ranks: of one and what it learnt from others, or of all. Times are since any fixed moment.
@@ -67,15 +70,12 @@ impl Ledger {
     /// Notes a move that is made now. `loads` are those of all ranks before it. Reports if the resource goes back to where
     /// it was shortly before.
     pub fn moved(&mut self, made: &Move, loads: &[f64], now: Duration, tick: Duration) -> Option<Note> {
-        let open = Open {
-            id: made.id.clone(),
-            from: made.from,
-            to: made.to,
-            at: now,
-            // Without any load there is nothing to gain.
-            part: part(loads, made.from, made.to).unwrap_or(0.0),
-        };
-        self.open.push_back(open);
+        let both: f64 = [made.from, made.to].iter().filter_map(|rank| loads.get(*rank)).sum();
+        // Without any load there is nothing to gain.
+        let part = part(loads, made.from, made.to).unwrap_or(0.0);
+        let needed = if both > 0.0 { GAIN_ENOUGH.min(made.load / both / 2.0) } else { GAIN_ENOUGH };
+        let (id, from, to) = (made.id.clone(), made.from, made.to);
+        self.open.push_back(Open { id, from, to, at: now, part, needed });
         if self.open.len() > REMEMBERED_MAX {
             self.open.pop_front();
         }
@@ -119,7 +119,7 @@ impl Ledger {
                 continue;
             }
             let Some(after) = part(loads, open.from, open.to) else { continue };
-            if open.part - after >= GAIN_MIN {
+            if open.part - after >= open.needed {
                 past.failures = 0;
                 continue;
             }
@@ -158,6 +158,16 @@ mod tests {
         assert!(ledger.judge(&[5.0, 5.0], at(2), TICK).is_empty(), "it is too early");
         assert!(ledger.judge(&[50.0, 50.0], at(3), TICK).is_empty());
         assert_eq!(ledger.rests_until(&moved(0, 1).id, at(3)), None);
+    }
+
+    #[test]
+    fn a_small_move_need_not_gain_much() {
+        let mut ledger = Ledger::default();
+        let small = Move { load: 0.001, ..moved(0, 1) };
+        ledger.moved(&small, &[10.0, 0.0], at(1), TICK);
+        assert!(ledger.judge(&[9.999, 0.001], at(3), TICK).is_empty());
+        ledger.moved(&small, &[10.0, 0.0], at(4), TICK);
+        assert_eq!(ledger.judge(&[10.0, 0.0], at(6), TICK).len(), 1);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub const RANKS_MAX: usize = 1024;
 pub const RESOURCE_NAME_BYTES_MAX: usize = 1024;
 /// The maximum number of resources of one rank.
 pub const RESOURCES_MAX: usize = 1 << 20;
-/// The maximum number of further metrics of one rank, and the maximum length of the name of one, in bytes.
+/// The maximum number of further metrics of one rank.
 pub const FURTHER_METRICS_MAX: usize = 32;
 /// The maximum length of the name of a further metric, in bytes.
 pub const METRIC_NAME_BYTES_MAX: usize = 64;
@@ -24,10 +24,10 @@ pub const OFFERED_MAX: usize = 2048;
 pub const OFFERS_MAX: usize = 1 << 18;
 /// The maximum number of pins, and of masks.
 pub const RULES_MAX: usize = 512;
-/// The shortest and the longest tick.
+/// The shortest tick.
 pub const TICK_MIN: Duration = Duration::from_millis(100);
-/// The longest tick.
-pub const TICK_MAX: Duration = Duration::from_secs(3600);
+/// The longest tick. A shorter one that is set takes effect after the present one.
+pub const TICK_MAX: Duration = Duration::from_secs(600);
 /// The maximum number of moves of one rank at a tick.
 pub const MOVES_PER_TICK_MAX: u32 = 1000;
 /// The maximum number of resources whose moves are remembered.

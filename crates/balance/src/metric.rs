@@ -29,7 +29,8 @@ pub struct Metrics {
     pub own_load: f64,
     /// The load of all that the rank does, also what it forwards: `all.meta_load`.
     pub all_load: f64,
-    /// The load of its subtrees, of its sequencers and of its groups, in the order of [`Kind::ALL`](crate::Kind::ALL): `load.subtree` and so on.
+    /// The load of its subtrees, of its sequencers and of its groups, in the order of [`Kind::ALL`](crate::Kind::ALL):
+    /// `load.subtree` and so on.
     pub kinds: [f64; 3],
     /// The number of its resources: `resources`.
     pub resources: f64,

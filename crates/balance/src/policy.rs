@@ -30,7 +30,7 @@ const METHOD: &str = "run_policy";
 
 /// A policy that cannot be used, or that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("policy \"{name}\" of version {version} failed: {reason}")]
+#[error("policy \"{}\" of version {version} failed: {}", Escaped::of(name), Escaped::of(reason))]
 pub struct PolicyError {
     /// The policy.
     pub name: String,

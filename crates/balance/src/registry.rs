@@ -12,6 +12,7 @@ use nacre_map::{ClusterMap, ProposeError, Proposer, Refused, Space, Update};
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction,
 };
+use nacre_quantity::Escaped;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::POLICY_BYTES_MAX;
@@ -263,8 +264,8 @@ impl Registry {
     /// Those of the store; `Corrupt` if the object is not there or holds no text.
     pub async fn text(&self, stored: &Stored) -> Result<String, StoreError> {
         let corrupt = |why: &str| {
-            let text =
-                format!("the text of policy \"{}\", in object \"{}\", {why}", stored.name, stored.object);
+            let (name, object) = (Escaped::of(&stored.name), Escaped::of(&stored.object));
+            let text = format!("the text of policy \"{name}\", in object \"{object}\", {why}");
             StoreError::new(ErrorKind::Corrupt, text)
         };
         let id = ObjectId::new(stored.object.clone())?;
@@ -298,6 +299,7 @@ impl Registry {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => return Err((error.message, true)),
             Err(_) => {
+                let name = Escaped::of(&name);
                 let text = format!("the text of policy \"{name}\" was not there within {within:?}");
                 return Err((text, true));
             }

@@ -16,14 +16,21 @@ const ROUNDING: f64 = 1e-9;
 pub fn select(selector: Selector, resources: &[&Resource], amount: f64, most: usize) -> Vec<usize> {
     let by_load = |a: &usize, b: &usize| descending(resources[*a].load, resources[*b].load).then(a.cmp(b));
     let mut order: Vec<usize> = (0..resources.len()).filter(|at| resources[*at].load > 0.0).collect();
+    let mut left = amount * (1.0 + ROUNDING);
+    // Where there are many targets, most resources fit into none of them, and need no place in an order.
+    let fits = |at: &usize| resources[*at].load <= left;
     match selector {
-        Selector::Biggest => order.sort_unstable_by(by_load),
+        Selector::Biggest => {
+            order.retain(fits);
+            order.sort_unstable_by(by_load);
+        }
         Selector::Fewest => {
             let missed = |at: &usize| (resources[*at].load - amount).abs();
             let closest = order.iter().min_by(|a, b| missed(a).total_cmp(&missed(b)).then(a.cmp(b)));
             if let Some(closest) = closest.filter(|at| missed(at) <= CLOSE * amount && most > 0) {
                 return vec![*closest];
             }
+            order.retain(fits);
             order.sort_unstable_by(by_load);
         }
         Selector::Locality => {
@@ -35,7 +42,7 @@ pub fn select(selector: Selector, resources: &[&Resource], amount: f64, most: us
             let rank = |at: &usize| {
                 let name = directory(resources[*at]);
                 let load = directories.get(name).copied().unwrap_or_default();
-                (load > amount * (1.0 + ROUNDING), load, name)
+                (load > left, load, name)
             };
             order.sort_by(|a, b| {
                 let ((a_over, a_load, a_name), (b_over, b_load, b_name)) = (rank(a), rank(b));
@@ -45,7 +52,6 @@ pub fn select(selector: Selector, resources: &[&Resource], amount: f64, most: us
             });
         }
     }
-    let mut left = amount * (1.0 + ROUNDING);
     let mut chosen = Vec::new();
     for at in order {
         if chosen.len() == most {
