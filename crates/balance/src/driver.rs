@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::future::BoxFuture;
 use nacre_map::log::{Entry, Level, Log};
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
+use nacre_quantity::Escaped;
 
 use crate::decide::{Balancer, Decision, Move, Note, Tick};
 use crate::ledger::Ledger;
@@ -155,8 +156,8 @@ impl Driver {
         }
         let others = match participants(others, now, self.settings.tick()) {
             Participants::All(others) => others,
-            Participants::Silent { rank, since } => {
-                warnings.push(silent(rank, since));
+            Participants::Silent { rank, .. } => {
+                warnings.push(silent(rank));
                 self.core = Some(core);
                 return None;
             }
@@ -172,7 +173,7 @@ impl Driver {
         match ranks.get_mut(rank) {
             Some(own) => *own = metrics,
             None => {
-                warnings.push(silent(rank, None));
+                warnings.push(silent(rank));
                 self.core = Some(core);
                 return None;
             }
@@ -238,7 +239,14 @@ impl Driver {
                     }
                     self.moves.push(MadeMove { at_ms, made: wanted.clone() });
                 }
-                Ok(Err(error)) => warnings.push(format!("cannot move {wanted}: {error}")),
+                Ok(Err(error)) => {
+                    let (id, to) = (wanted.id.to_string(), wanted.to);
+                    warnings.push(format!("cannot move {} to rank {to}: {error}", Escaped::of(&id)));
+                    if let Some(core) = &mut self.core {
+                        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                        core.ledger.failed(&wanted.id, now, self.settings.tick());
+                    }
+                }
                 Err(_) => {
                     warnings.push(format!(
                         "moving {wanted} takes longer than a tick; the moves behind it are not begun"
@@ -261,13 +269,9 @@ impl Driver {
     }
 }
 
-fn silent(rank: usize, since: Option<Duration>) -> String {
-    match since {
-        Some(since) => {
-            format!("rank {rank} has not published its load for {} s; nothing is moved", since.as_secs())
-        }
-        None => format!("rank {rank} has not published its load; nothing is moved"),
-    }
+/// The warning about a rank without which nothing can be decided: the same at every tick, so that it is said once.
+fn silent(rank: usize) -> String {
+    format!("rank {rank} has not published its load lately; nothing is moved")
 }
 
 /// Waits for a store no longer than a time.

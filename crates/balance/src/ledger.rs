@@ -107,6 +107,14 @@ impl Ledger {
         })
     }
 
+    /// Notes that a move could not be made after all: the resource rests.
+    pub fn failed(&mut self, id: &ResourceId, now: Duration, tick: Duration) {
+        self.open.retain(|open| open.id != *id);
+        if let Some(past) = self.past.get_mut(id) {
+            rest(past, now, tick);
+        }
+    }
+
     /// Judges the moves that are old enough, by the loads of all ranks now.
     pub fn judge(&mut self, loads: &[f64], now: Duration, tick: Duration) -> Vec<Note> {
         let mut notes = Vec::new();
@@ -184,6 +192,15 @@ mod tests {
             now += 1000;
         }
         assert_eq!(rests, [40, 80, 160]);
+    }
+
+    #[test]
+    fn a_move_that_could_not_be_made_is_not_tried_again_at_once() {
+        let mut ledger = Ledger::default();
+        ledger.moved(&moved(0, 1), &[10.0, 0.0], at(1), TICK);
+        ledger.failed(&moved(0, 1).id, at(1), TICK);
+        assert_eq!(ledger.rests_until(&moved(0, 1).id, at(2)), Some(at(5)));
+        assert!(ledger.judge(&[10.0, 0.0], at(4), TICK).is_empty());
     }
 
     #[test]

@@ -183,6 +183,6 @@ async fn a_move_that_fails_is_reported_and_the_resource_rests() {
     }
     assert_eq!(world.lock().unwrap()[0].len(), 2);
     let lines = lines(&store).await;
-    assert!(lines.iter().any(|line| line.contains("cannot move sequencer:seven")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("cannot move sequencer:seven to rank 1")), "{lines:?}");
     assert!(published(&*store).await.unwrap()[0].moves.is_empty());
 }
