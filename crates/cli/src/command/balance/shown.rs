@@ -233,6 +233,12 @@ pub fn explained(session: &Context, policy: &Policy, ranks: &[Explained<'_>]) ->
         if decision.moves.is_empty() {
             say("it would move nothing")?;
         }
+        let listed = published.resources.len();
+        if published.metrics.resources > listed as f64 {
+            say(&format!(
+                "it has published only the biggest {listed} of its resources, so this is a part of what it would do"
+            ))?;
+        }
         for note in &decision.notes {
             say(&note.to_string())?;
         }
