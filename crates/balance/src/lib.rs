@@ -27,6 +27,7 @@
 
 pub mod decide;
 mod driver;
+mod fuzz;
 mod ledger;
 pub mod limit;
 pub mod metric;
@@ -42,6 +43,7 @@ mod trace;
 
 pub use decide::{Balancer, Decision, Move, Note, Tick};
 pub use driver::{Driver, Migrate, Sense};
+pub use fuzz::fuzz;
 pub use ledger::Ledger;
 pub use metric::{Counter, Counters, Metrics};
 pub use policy::{Choice, Evaluated, Policy, PolicyError, View, check_name};

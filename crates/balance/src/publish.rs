@@ -135,6 +135,16 @@ pub async fn published(store: &dyn ObjectStore) -> Result<Vec<Published>, StoreE
     Ok(found)
 }
 
+/// Decodes bytes as what rank 0 publishes, and checks that what decodes does so again. Returns whether it did.
+pub(crate) fn fuzz(bytes: &[u8]) -> bool {
+    let read =
+        |bytes: &[u8]| serde_json::from_slice::<Published>(bytes).ok().filter(|read| read.check(0).is_ok());
+    let Some(found) = read(bytes) else { return false };
+    let again = serde_json::to_vec(&found).ok().and_then(|again| read(&again));
+    assert_eq!(again.map(|again| again.moves.len()), Some(found.moves.len()));
+    true
+}
+
 fn nonsense() -> StoreError {
     StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question")
 }

@@ -343,3 +343,12 @@ fn decode(bytes: &[u8]) -> Result<InForce, StoreError> {
     in_force.settings.check().map_err(corrupt)?;
     Ok(in_force)
 }
+
+/// Decodes bytes as the entry, and checks that what decodes does so again. Returns whether it did.
+pub(crate) fn fuzz(bytes: &[u8]) -> bool {
+    let Ok(in_force) = decode(bytes) else { return false };
+    if let Ok(again) = encode(&in_force) {
+        assert_eq!(decode(&again), Ok(in_force));
+    }
+    true
+}
