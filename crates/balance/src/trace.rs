@@ -15,7 +15,9 @@ use crate::resource::ResourceId;
 /// The maximum length of a line, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// The maximum number of changes.
-const CHANGES_MAX: usize = 4 * RESOURCES_MAX;
+const CHANGES_MAX: usize = 2 * RESOURCES_MAX;
+/// The maximum bytes of all names.
+const NAMES_BYTES_MAX: usize = 256 << 20;
 /// The longest time that a trace may take, in seconds: a year.
 const SECONDS_MAX: f64 = 366.0 * 86_400.0;
 
@@ -71,7 +73,7 @@ impl Trace {
     /// A sentence with the number of the line.
     pub fn read(mut from: impl BufRead) -> Result<Trace, String> {
         let mut trace = Trace { ranks: None, capacity: f64::INFINITY, seconds: SECONDS, changes: Vec::new() };
-        let mut bytes = Vec::new();
+        let (mut bytes, mut names_bytes) = (Vec::new(), 0);
         for number in 1.. {
             bytes.clear();
             let wrong = |why: String| format!("line {number}: {why}");
@@ -86,7 +88,7 @@ impl Trace {
                 continue;
             }
             let line: Line = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-            trace.take(line, number == 1).map_err(wrong)?;
+            trace.take(line, number == 1, &mut names_bytes).map_err(wrong)?;
         }
         if trace.changes.is_empty() {
             return Err("the trace has no resource".to_owned());
@@ -95,7 +97,7 @@ impl Trace {
         Ok(trace)
     }
 
-    fn take(&mut self, line: Line, is_first: bool) -> Result<(), String> {
+    fn take(&mut self, line: Line, is_first: bool, names_bytes: &mut usize) -> Result<(), String> {
         let sound = |value: f64, what: &str| match value.is_finite() && value >= 0.0 {
             true => Ok(value),
             false => Err(format!("{what} is {value}; it must be finite and not negative")),
@@ -130,6 +132,10 @@ impl Trace {
         let count = line.count.unwrap_or(1);
         if count > CHANGES_MAX - self.changes.len() {
             return Err(format!("the trace has more than {CHANGES_MAX} changes"));
+        }
+        *names_bytes = names_bytes.saturating_add(count.saturating_mul(name.len()));
+        if *names_bytes > NAMES_BYTES_MAX {
+            return Err(format!("the names of the trace take more than {NAMES_BYTES_MAX} bytes"));
         }
         if line.count.is_some() && !name.contains('%') {
             return Err("the name for several resources has a % where their numbers go".to_owned());
