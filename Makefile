@@ -164,6 +164,8 @@ c:
 bench: release install-deps mpi
 	experiments/rmw/run.sh $(abspath $(NACRE))
 	experiments/locks/run.sh $(abspath $(NACRE))
+	experiments/s3d/run.sh $(abspath $(NACRE))
+	experiments/s3asim/run.sh $(abspath $(NACRE))
 	experiments/sequencer/run.sh $(abspath $(NACRE))
 	experiments/zlog/run.sh $(abspath $(NACRE))
 	MPIRUN=$(MPIRUN) NACRE_MPI=$(abspath $(TARGET)/mpi/release/nacre-mpi) experiments/walk/run.sh $(abspath $(NACRE))

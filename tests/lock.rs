@@ -2,13 +2,18 @@
 
 mod harness;
 
+use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, Server, folder, program, run_with, wait};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
 /// A pattern of every 64th byte.
@@ -651,4 +656,23 @@ fn settings_of_a_lock_server_that_make_no_sense_are_refused_by_their_names() {
         let ended = run_with(command, b"");
         assert!(ended.code != 0 && parts.iter().all(|part| ended.stderr.contains(part)), "{ended:?}");
     }
+}
+
+#[test]
+fn the_watchdog_of_a_rank_kills_it_when_that_is_due_and_not_before() {
+    let now = || {
+        let time = clock_gettime(ClockId::Boottime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let due = now() + Duration::from_millis(300);
+    let page = File::from(memfd_create("page", MemfdFlags::CLOEXEC).unwrap());
+    page.write_all_at(&(due.as_nanos() as u64).to_le_bytes(), 0).unwrap();
+    let mut rank = Command::new("sh").args(["-c", "exec sleep 600"]).spawn().unwrap();
+    let handle = pidfd_open(Pid::from_child(&rank), PidfdFlags::empty()).unwrap();
+    kill_process(Pid::from_child(&rank), Signal::STOP).unwrap();
+    let mut watchdog = program();
+    watchdog.args(["mpirun-watchdog", &rank.id().to_string(), "10"]).stdin(page).stdout(handle);
+    assert!(watchdog.status().unwrap().success());
+    assert_eq!(rank.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+    assert!(now() >= due, "it was killed too early");
 }

@@ -56,6 +56,18 @@ fn a_lock_is_had_by_one_handle_at_a_time() {
 }
 
 #[test]
+fn a_lock_says_how_long_it_is_held_without_a_renewal() {
+    let server = Server::in_memory();
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    let lock = store.file("f").unwrap().lock(0..1, Mode::Exclusive).unwrap();
+    let lease_ms = store.lock_totals().unwrap()[0].report["lease_ms"].as_u64().unwrap();
+    let left = lock.lease_left();
+    assert!(left > Duration::ZERO && left <= Duration::from_millis(lease_ms), "{left:?}");
+    store.end_locks();
+    assert_eq!(lock.lease_left(), Duration::ZERO);
+}
+
+#[test]
 fn a_time_limit_holds_though_the_server_stops_answering() {
     let server = Server::in_memory();
     let store = nacre::open(&server.uri).unwrap().blocking();

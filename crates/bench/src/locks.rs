@@ -24,6 +24,7 @@ mod worker;
 
 pub use arguments::{Args, FigureName};
 pub(crate) use client::main as client_main;
+pub use point::ProtocolName;
 
 use self::report::{Results, new_report};
 use self::run::Bench;

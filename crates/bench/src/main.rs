@@ -10,6 +10,7 @@ mod append;
 mod error;
 mod kit;
 mod locks;
+mod mpiio;
 mod reflect;
 mod rmw;
 mod sequencer;
@@ -69,6 +70,12 @@ enum Command {
     /// One client process of that study, started by it
     #[command(hide = true)]
     RmwClient,
+    /// Write S3D's checkpoint by MPI-IO: atomic mode compared with none, and with locks of blocks
+    #[command(name = "s3d")]
+    S3d(Box<mpiio::s3d::Args>),
+    /// Search sequences with workers that write by MPI-IO: atomic mode compared with none, and with locks of blocks
+    #[command(name = "s3asim")]
+    S3asim(Box<mpiio::s3asim::Args>),
     /// Copy datagrams to groups: the reflector's planes compared
     Reflect(Box<reflect::Args>),
     /// The reflector of that study, started by it
@@ -167,6 +174,8 @@ fn run(command: Command, common: &Common) -> Result<(), Failure> {
         Command::ReflectServe => reflect::serve_main()?,
         Command::Locks(args) => locks::run(&args, common)?,
         Command::LocksClient => locks::client_main()?,
+        Command::S3d(args) => mpiio::s3d::run(&args, common)?,
+        Command::S3asim(args) => mpiio::s3asim::run(&args, common)?,
         Command::Sequencer(args) => sequencer::run(&args, common)?,
         Command::SequencerClient => sequencer::client_main()?,
         Command::Append(args) => append::run(&args, common)?,

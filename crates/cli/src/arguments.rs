@@ -292,6 +292,8 @@ pub enum Command {
     Sequencer(sequencer::Args),
     Fail(fail::Args),
     Mpirun(mpirun::Args),
+    #[command(hide = true)]
+    MpirunWatchdog(watchdog::Args),
     Watch(watch::WatchArgs),
     Notify(watch::NotifyArgs),
     Walk(Box<walk::Args>),

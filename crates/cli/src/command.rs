@@ -41,6 +41,7 @@ pub mod tour;
 pub mod transfer;
 pub mod walk;
 pub mod watch;
+pub mod watchdog;
 pub mod write;
 pub mod zlog;
 
@@ -74,6 +75,7 @@ fn dispatch(line: Line) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&line.common, args),
         Command::Mount(args) => mount::run(&session, &args),
         Command::Mpirun(args) => mpirun::run(&line.common, args),
+        Command::MpirunWatchdog(args) => watchdog::run(&args),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
         Command::Completions(args) => shell::completions(args),
@@ -129,6 +131,7 @@ async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> 
         | Command::Bench(_)
         | Command::Mount(_)
         | Command::Mpirun(_)
+        | Command::MpirunWatchdog(_)
         | Command::Tour(_)
         | Command::TourClient(_)
         | Command::Completions(_)

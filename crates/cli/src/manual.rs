@@ -352,6 +352,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "nacre mpirun --lock-servers nacre://192.0.2.1:6470 -n 64 ./program",
                 "use lock servers that are already running",
             ),
+            (
+                "nacre mpirun --lease-lost kill -n 4 ./program",
+                "kill a rank that was stopped before others get the bytes that it holds",
+            ),
+            ("nacre mpirun --atomic -n 4 ./program", "put all files in atomic mode, as for PnetCDF"),
         ],
     ),
     ("watch", &[("nacre watch report", "print each change of an object, until Ctrl-C")]),

@@ -612,6 +612,12 @@ impl Lock {
         self.lock.check().map_err(StoreError::from)
     }
 
+    /// Returns the time for which the lock is still held if its lease is not renewed again: zero if the lock is lost. The lease
+    /// is renewed in the background as long as the process runs and the servers answer.
+    pub fn lease_left(&self) -> Duration {
+        self.lock.lease_left()
+    }
+
     /// Waits until the lock is lost. Returns the error.
     pub async fn lost(&self) -> StoreError {
         self.lock.checker().lost().await.into()
@@ -739,6 +745,14 @@ impl BlockingStore {
         block_on(self.nonblocking().locks())
     }
 
+    /// Returns the totals of every lock server. See [`Store::lock_totals`].
+    ///
+    /// # Errors
+    /// Those of [`Store::lock_totals`].
+    pub fn lock_totals(&self) -> Result<Vec<Report>, StoreError> {
+        block_on(self.nonblocking().lock_totals())
+    }
+
     /// Takes a lock session's leases away. See [`Store::break_lock_session`].
     ///
     /// # Errors
@@ -826,6 +840,11 @@ impl BlockingLock {
     /// Those of [`Lock::check`].
     pub fn check(&self) -> Result<(), StoreError> {
         self.lock.check()
+    }
+
+    /// Returns the time for which the lock is held without a renewal. See [`Lock::lease_left`].
+    pub fn lease_left(&self) -> Duration {
+        self.lock.lease_left()
     }
 
     /// Returns a handle on the store that acts under the lock. See [`Lock::store`].

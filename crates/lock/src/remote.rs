@@ -164,6 +164,13 @@ impl State {
         }
         Ok(())
     }
+
+    fn lease_left(&self) -> Duration {
+        if self.check().is_err() {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.ends_ns.load(Ordering::Acquire)).saturating_sub(clock::now())
+    }
 }
 
 /// A client's session at all lock servers. Cheap to clone; it ends when the last clone and the last [`Lock`] are dropped.
@@ -321,6 +328,11 @@ impl Lock {
     /// [`LockError::Lost`].
     pub fn check(&self) -> Result<(), LockError> {
         self.ticket.inner.shared.state.check()
+    }
+
+    /// Returns the time for which the lock is still held if its lease is not renewed again: zero if the lock is lost.
+    pub fn lease_left(&self) -> Duration {
+        self.ticket.inner.shared.state.lease_left()
     }
 
     /// Returns a check that may outlive the lock, for whoever acts under it.

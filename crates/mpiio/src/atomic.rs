@@ -9,23 +9,30 @@
 //!   holds some of it, or the arguments of one are wrong, each process goes on as if alone.
 //! - An access at the shared pointer, whose bytes nobody knows before, locks the whole file, and is left to the MPI library.
 //!
-//! Under whichever lock, each process reads or writes its bytes itself, and no others. MPI libraries also read and write back what is between
-//! them, which loses what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
+//! A non-blocking access is an independent one, also if it is collective: others need not have called it yet. It locks, moves and releases
+//! its bytes in the background, where nothing calls the MPI library. What needs that library is done in the call, or when the program
+//! waits for the request.
+//!
+//! Under whichever lock, each process reads or writes its bytes itself, and no others; only under a lock for all, many small pieces are
+//! exchanged first, so that fewer calls of the system do it. MPI libraries also read and write back what is between the pieces, which loses
+//! what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::fs::Metadata;
 use std::sync::Arc;
 
-use nacre::lock::{Block, BlockingLock, Datatype, Description, Member, Mode, Region};
-use nacre_lock::Pattern;
+use nacre::lock::{self, Description, Mode};
 
+use crate::exchange::{self, Exchange, Wanted};
 use crate::failure::Failure;
 use crate::file;
-use crate::mpi::{self, MPI_File, MPI_Offset, MPI_Status, Numbers, Whence, result};
-use crate::session;
+use crate::mpi::{self, MPI_Comm, MPI_File, MPI_Offset, MPI_Status, Numbers, OwnedType, Whence, result};
+use crate::session::{self, Held};
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
 use crate::view::{Access, Touched, View};
+use crate::watchdog;
 
 /// The maximum length of the descriptions that are gathered for a collective access. With more, each process goes on alone.
 const GATHERED_MAX: usize = 16 << 20;
@@ -69,6 +76,155 @@ pub unsafe fn access(
             (_, false) => request.alone(&request.part()?),
             (_, true) => request.together(),
         }
+    }
+}
+
+/// An access that has begun.
+pub enum Begun {
+    /// It is done.
+    Done(MPI_Status),
+    /// Its arguments are right, and its place is known. What is left to do makes no call of the MPI library.
+    Rest(Rest),
+}
+
+/// Begins to read or write a file in atomic mode, for this process alone.
+///
+/// # Safety
+///
+/// The memory holds the elements that it is said to, until nothing is left to do.
+pub unsafe fn begin(
+    file: MPI_File,
+    atomic: &Arc<Atomic>,
+    operation: Operation,
+    memory: Memory,
+) -> Result<Begun, Failure> {
+    let request = Request { file, atomic, operation, memory };
+    // SAFETY: as the caller says.
+    unsafe {
+        if operation.position == StartPosition::Shared {
+            return Ok(Begun::Done(request.at_the_shared_pointer()?));
+        }
+        let part = request.part()?;
+        let Some(bytes) = request.movable(&part)? else {
+            return Ok(Begun::Done(request.alone(&part)?));
+        };
+        let (atomic, mode, writes) = (atomic.clone(), request.lock_mode(), operation.writes);
+        Ok(Begun::Rest(Box::new(move || bytes.transfer(&atomic, &part.access, mode, writes))))
+    }
+}
+
+/// The part of an access that any thread may do.
+pub type Rest = Box<dyn FnOnce() -> Moved + Send>;
+
+/// Bytes that any thread may move between memory and a file.
+enum Movable {
+    /// The program's own, which it leaves alone until it has waited for the access: their address and number.
+    InPlace(*mut u8, usize),
+    /// A copy, which is to be written.
+    Copy(Vec<u8>),
+    /// Room for what is read, which a thread of the program then unpacks.
+    Packed(Packed),
+}
+
+// SAFETY: MPI has the program leave the bytes to the access, by whichever thread it is done.
+unsafe impl Send for Movable {}
+
+impl Movable {
+    /// Reads or writes the bytes while they are locked.
+    fn transfer(mut self, atomic: &Atomic, access: &Access, mode: Mode, writes: bool) -> Moved {
+        let result = self.transferred(atomic, access, mode, writes);
+        // Also after a failure: only a thread of the program may free a datatype.
+        let packed = if let Movable::Packed(packed) = self { Some(packed) } else { None };
+        Moved { result, packed }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Movable::Copy(bytes) => bytes,
+            Movable::Packed(packed) => &packed.bytes,
+            // SAFETY: the program has so many bytes there, and does not change them meanwhile.
+            Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts(*address, *length) },
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Movable::Copy(bytes) => bytes,
+            Movable::Packed(packed) => &mut packed.bytes,
+            // SAFETY: the program has room for so many bytes there, and leaves it alone.
+            Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts_mut(*address, *length) },
+        }
+    }
+
+    fn transferred(
+        &mut self,
+        atomic: &Atomic,
+        access: &Access,
+        mode: Mode,
+        writes: bool,
+    ) -> Result<u64, Failure> {
+        let unknown = || Failure::Own("the bytes in the file are not known".to_owned());
+        let regions = access.touched.regions().ok_or_else(unknown)?;
+        let hints = *hold(&atomic.hints);
+        let lock = session::lock(&atomic.locks, &hints.request(&access.description, mode))?;
+        lock.check()?;
+        let mut done = if writes {
+            let bytes = self.bytes();
+            let written = file::write(&atomic.file, file::pieces(regions, bytes), || Ok(lock.check()?));
+            written.map(|()| bytes.len() as u64)
+        } else {
+            file::read(&atomic.file, regions, self.bytes_mut()).map(|done| done as u64)
+        };
+        if hints.flushes && writes && done.is_ok() {
+            done = file::flush(&atomic.file).and(done);
+        }
+        // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
+        lock.check()?;
+        lock.release()?;
+        done
+    }
+}
+
+/// Bytes of a file for elements in memory that are not in a row.
+struct Packed {
+    bytes: Vec<u8>,
+    memory: Memory,
+    /// The type of the elements, which the program may free before it waits for them.
+    datatype: OwnedType,
+    numbers: Numbers,
+    communicator: MPI_Comm,
+}
+
+impl Packed {
+    /// Gives the elements their bytes, of which so many were read.
+    fn unpack(mut self, done: u64) -> Result<(), Failure> {
+        let Memory { buffer, count, .. } = self.memory;
+        let (count, datatype) = (u64::try_from(count).unwrap_or(0), self.datatype.handle());
+        let done = done as usize;
+        // SAFETY: the program has the elements there, and leaves them alone until it has waited for them.
+        unsafe {
+            if done < self.bytes.len() {
+                // The elements behind the end of the file stay as they are.
+                let before = mpi::pack(buffer, count, datatype, self.numbers, self.communicator)?;
+                self.bytes[done..].copy_from_slice(&before[done..]);
+            }
+            mpi::unpack(&self.bytes, buffer, count, datatype, self.numbers, self.communicator)
+        }
+    }
+}
+
+/// The end of the part of an access that any thread may do.
+pub struct Moved {
+    result: Result<u64, Failure>,
+    packed: Option<Packed>,
+}
+
+impl Moved {
+    /// Does the part that only threads of the program may do. Returns the number of bytes before the end of the file.
+    pub fn finish(self) -> Result<u64, Failure> {
+        let done = self.result?;
+        self.packed.map_or(Ok(()), |packed| packed.unpack(done))?;
+        Ok(done)
     }
 }
 
@@ -177,10 +333,15 @@ impl Request<'_> {
         // What has to be copied is copied before others are kept out.
         // SAFETY: as the caller says.
         let outgoing = unsafe { self.outgoing(part) }?;
-        let lock = session::lock(&self.atomic.locks, &part.access.description, self.lock_mode())?;
+        let hints = *hold(&self.atomic.hints);
+        let request = hints.request(&part.access.description, self.lock_mode());
+        let lock = session::lock(&self.atomic.locks, &request)?;
         lock.check()?;
         // SAFETY: as the caller says.
-        let done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };
+        let mut done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };
+        if hints.flushes && self.operation.writes && done.is_ok() {
+            done = file::flush(&self.atomic.file).and(done);
+        }
         // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
         lock.check()?;
         lock.release()?;
@@ -206,6 +367,33 @@ impl Request<'_> {
         Ok(Cow::Owned(unsafe { self.packed(part) }?))
     }
 
+    /// Returns the bytes in memory if any thread may move them; none if the MPI library has to move them, or if there are none.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn movable(&self, part: &Part) -> Result<Option<Movable>, Failure> {
+        let Memory { buffer, datatype, .. } = self.memory;
+        if part.bytes == 0 || matches!(part.access.touched, Touched::Unknown) {
+            return Ok(None);
+        }
+        if !buffer.is_null() && mpi::is_dense(datatype)? {
+            // No more than an isize counts, or the part would not be one.
+            return Ok(Some(Movable::InPlace(buffer.cast(), part.bytes as usize)));
+        }
+        if self.operation.writes {
+            // SAFETY: as the caller says.
+            return Ok(Some(Movable::Copy(unsafe { self.packed(part) }?)));
+        }
+        Ok(Some(Movable::Packed(Packed {
+            bytes: vec![0; part.bytes as usize],
+            memory: self.memory,
+            datatype: mpi::duplicate(datatype)?,
+            numbers: part.numbers,
+            communicator: self.atomic.party.communicator(),
+        })))
+    }
+
     /// Returns the elements in memory as bytes in a row.
     ///
     /// # Safety
@@ -227,42 +415,42 @@ impl Request<'_> {
         &self,
         part: &Part,
         outgoing: &[u8],
-        lock: Option<&BlockingLock>,
+        lock: Option<&Held>,
     ) -> Result<MPI_Status, Failure> {
-        let regions: Box<dyn Iterator<Item = Region> + '_> = match &part.access.touched {
-            Touched::Row(region) => Box::new(std::iter::once(*region)),
-            Touched::Pieces(pieces) => Box::new(pieces.regions()),
-            Touched::Unknown => {
-                // SAFETY: as the caller says.
-                return unsafe { self.run(StartPosition::At(part.offset), false, self.memory) };
-            }
+        let Some(regions) = part.access.touched.regions() else {
+            // SAFETY: as the caller says.
+            return unsafe { self.run(StartPosition::At(part.offset), false, self.memory) };
         };
         let done = if self.operation.writes {
             let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));
-            file::write(&self.atomic.file, regions, outgoing, check)?;
+            file::write(&self.atomic.file, file::pieces(regions, outgoing), check)?;
             part.bytes
         } else {
             // SAFETY: as the caller says.
-            unsafe { self.read(part, regions) }?
+            unsafe { self.read(part, |bytes| file::read(&self.atomic.file, regions, bytes)) }?
         };
         Ok(mpi::status_of(done)?)
     }
 
-    /// Reads regions of the file into memory. Returns the number of bytes before the end of the file.
+    /// Reads bytes of the file into memory, by a function that returns how many are before the end of the file. Returns that number.
     ///
     /// # Safety
     ///
     /// The memory has room for the elements that it is said to.
-    unsafe fn read(&self, part: &Part, regions: impl Iterator<Item = Region>) -> Result<u64, Failure> {
+    unsafe fn read(
+        &self,
+        part: &Part,
+        read: impl FnOnce(&mut [u8]) -> Result<usize, Failure>,
+    ) -> Result<u64, Failure> {
         let Memory { buffer, count, datatype } = self.memory;
         let length = part.bytes as usize;
         if !buffer.is_null() && mpi::is_dense(datatype)? {
             // SAFETY: elements in a row are as many bytes, for which there is room, as the caller says, and no more than an isize counts.
             let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
-            return Ok(file::read(&self.atomic.file, regions, bytes)? as u64);
+            return Ok(read(bytes)? as u64);
         }
         let mut bytes = vec![0u8; length];
-        let done = file::read(&self.atomic.file, regions, &mut bytes)?;
+        let done = read(&mut bytes)?;
         if done < length {
             // The elements behind the end of the file stay as they are.
             // SAFETY: as the caller says.
@@ -286,59 +474,96 @@ impl Request<'_> {
         // SAFETY: as the caller says.
         let part = unsafe { self.part() };
         // A process whose own part is wrong sends nothing; it says so to its program when the others know.
-        let described = part.as_ref().map(|part| match part.bytes {
-            0 => Description::contiguous(0, 0).encode(),
-            _ => part.access.description.encode(),
+        let told = part.as_ref().map(|part| match part.bytes {
+            0 => exchange::told(0, &Description::contiguous(0, 0)),
+            bytes => exchange::told(bytes, &part.access.description),
         });
-        let all = party.gather(described.as_deref().unwrap_or_default(), GATHERED_MAX)?;
-        let lock = match &all {
+        let all = party.gather(told.as_deref().unwrap_or_default(), GATHERED_MAX)?;
+        let (lock, message) = match &all {
             Some(all) if party.rank == 0 => self.lock_of_all(all),
-            _ => None,
+            _ => (None, None),
         };
-        let mut verdict = [u8::from(lock.is_some())];
+        // The size by which all processes know where the file ends. Nobody who locks changes it meanwhile.
+        let about = message.as_ref().and_then(|_| self.atomic.file.metadata().ok());
+        let file_bytes = about.filter(Metadata::is_file).map(|about| about.len());
+        let message = message.filter(|_| file_bytes.is_some());
+        let (message_bytes, file_bytes) =
+            (message.as_ref().map_or(0, Vec::len) as u64, file_bytes.unwrap_or(0));
+        let mut verdict = [0; 17];
+        verdict[0] = u8::from(lock.is_some());
+        verdict[1..9].copy_from_slice(&message_bytes.to_le_bytes());
+        verdict[9..].copy_from_slice(&file_bytes.to_le_bytes());
         party.broadcast(&mut verdict)?;
-        if verdict == [0] {
+        if verdict[0] == 0 {
             // SAFETY: as the caller says.
             return unsafe { self.alone(&part?) };
         }
+        let number = |place: usize| u64::from_le_bytes(std::array::from_fn(|byte| verdict[place + byte]));
+        let exchange = match number(1) {
+            0 => None,
+            length => {
+                let mut message = message.unwrap_or_else(|| vec![0; length as usize]);
+                party.broadcast(&mut message)?;
+                Exchange::new(&message)
+            }
+        };
         // SAFETY: as the caller says.
         let act = || unsafe {
             let part = part?;
-            let outgoing = self.outgoing(&part)?;
-            self.transfer(&part, &outgoing, lock.as_ref())
+            let outgoing = self.outgoing(&part);
+            // What can fail on one process alone comes before the exchange, in which the others count on it.
+            let ready = outgoing.is_ok() && mpi::is_dense(self.memory.datatype).is_ok();
+            if let Some(exchange) = exchange
+                && party.agree(ready)?.into_iter().all(|ready| ready)
+            {
+                return self.exchanged(&part, &outgoing?, &exchange, number(9), lock.as_ref());
+            }
+            self.transfer(&part, &outgoing?, lock.as_ref())
         };
         let done = act();
         released(self.atomic, lock)?;
         done
     }
 
-    /// Locks everything from the first to the last byte that a collective access touches, if nobody else holds any of it, and if the
-    /// processes write no byte twice.
-    fn lock_of_all(&self, all: &[Vec<u8>]) -> Option<BlockingLock> {
-        let mut members = Vec::with_capacity(all.len());
-        let (mut bytes, mut bounds): (u64, Option<(u64, u64)>) = (0, None);
-        for description in all {
-            // Nothing is from a process whose part is wrong.
-            if description.is_empty() {
-                return None;
-            }
-            let description = Description::decode(description).ok()?;
-            let pattern = Pattern::new(&description).ok()?;
-            bytes = bytes.checked_add(pattern.byte_count())?;
-            if let Some(region) = pattern.bounds() {
-                let (start, end) = bounds.unwrap_or((region.offset, region.end()));
-                bounds = Some((start.min(region.offset), end.max(region.end())));
-            }
-            members.push(member(description)?);
-        }
-        let (start, end) = bounds?;
+    /// Reads or writes with all other processes, which do the calls of the system for each other.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn exchanged(
+        &self,
+        part: &Part,
+        outgoing: &[u8],
+        exchange: &Exchange,
+        file_bytes: u64,
+        lock: Option<&Held>,
+    ) -> Result<MPI_Status, Failure> {
+        let Atomic { party, file, .. } = self.atomic;
         if self.operation.writes {
-            let union = Pattern::new(&Datatype::Struct { members }.at(0)).ok()?;
-            if union.byte_count() != bytes {
-                return None;
-            }
+            let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));
+            exchange.write(party, file, outgoing, check)?;
+            return Ok(mpi::status_of(part.bytes)?);
         }
-        self.atomic.locks.try_lock(start..end, self.lock_mode()).ok()?
+        // SAFETY: as the caller says.
+        let done = unsafe { self.read(part, |bytes| exchange.read(party, file, file_bytes, bytes)) };
+        Ok(mpi::status_of(done?)?)
+    }
+
+    /// Locks everything from the first to the last byte that a collective access touches, if nobody else holds any of it, and if the
+    /// processes write no byte twice. Also returns the message of an exchange, if that is the faster way.
+    fn lock_of_all(&self, all: &[Vec<u8>]) -> (Option<Held>, Option<Vec<u8>>) {
+        // A watchdog ends the process that holds the lock, and no others that write under it.
+        if watchdog::is_running() {
+            return (None, None);
+        }
+        let wanted = Wanted::new(all).filter(|wanted| !self.operation.writes || wanted.is_disjoint());
+        let Some((wanted, bounds)) = wanted.and_then(|wanted| wanted.bounds().map(|bounds| (wanted, bounds)))
+        else {
+            return (None, None);
+        };
+        let lock = session::try_lock(&self.atomic.locks, bounds, self.lock_mode()).ok().flatten();
+        let exchanges = lock.is_some() && wanted.gains_by_exchange();
+        (lock, exchanges.then(|| exchange::message(all)).flatten())
     }
 
     /// Reads or writes at the shared pointer.
@@ -347,7 +572,7 @@ impl Request<'_> {
     ///
     /// The memory holds the elements that it is said to.
     unsafe fn at_the_shared_pointer(&self) -> Result<MPI_Status, Failure> {
-        let lock = self.atomic.locks.lock(whole(), self.lock_mode())?;
+        let lock = session::lock(&self.atomic.locks, &whole(self.lock_mode()))?;
         // SAFETY: as the caller says.
         let done = unsafe { self.run(StartPosition::Shared, false, self.memory) };
         lock.check()?;
@@ -415,15 +640,16 @@ pub fn whole_file(atomic: &Atomic, act: impl FnOnce() -> c_int) -> Result<c_int,
     Ok(code)
 }
 
-fn whole() -> Description {
-    Description::contiguous(0, nacre_lock::OFFSET_MAX)
+/// Returns the request for the lock of the whole file, about which there are no hints.
+fn whole(mode: Mode) -> lock::Request {
+    lock::Request::new(Description::contiguous(0, nacre_lock::OFFSET_MAX), mode)
 }
 
 /// Locks the whole file, by the first process. All of them have to be here before it waits.
-fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<BlockingLock>, Failure> {
+fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<Held>, Failure> {
     atomic.party.meet()?;
     let locked = match atomic.party.rank {
-        0 => Some(atomic.locks.lock(whole(), mode)),
+        0 => Some(session::lock(&atomic.locks, &whole(mode))),
         _ => None,
     };
     let mut failed = [u8::from(matches!(locked, Some(Err(_))))];
@@ -436,7 +662,7 @@ fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<BlockingLock
 }
 
 /// Waits until all processes have done what the lock of the first one is for, and releases it.
-fn released(atomic: &Atomic, lock: Option<BlockingLock>) -> Result<(), Failure> {
+fn released(atomic: &Atomic, lock: Option<Held>) -> Result<(), Failure> {
     atomic.party.meet()?;
     let released = lock.map(|lock| lock.check().and_then(|()| lock.release()));
     let mut failed = [u8::from(matches!(released, Some(Err(_))))];
@@ -446,30 +672,4 @@ fn released(atomic: &Atomic, lock: Option<BlockingLock>) -> Result<(), Failure> 
         None if failed == [1] => Err(Failure::Elsewhere),
         None => Ok(()),
     }
-}
-
-/// Returns a description as the member of a struct at displacement 0.
-fn member(description: Description) -> Option<Member> {
-    let block = |count: u64, displacement: u64| {
-        Some(Block { count, displacement: i64::try_from(displacement).ok()? })
-    };
-    Some(match description {
-        Description::Contiguous(region) => {
-            let block = block(1, region.offset)?;
-            Member { count: 1, displacement: block.displacement, of: Datatype::Bytes(region.length) }
-        }
-        Description::List(regions) => {
-            let blocks =
-                regions.iter().map(|region| block(region.length, region.offset)).collect::<Option<_>>()?;
-            Member {
-                count: 1,
-                displacement: 0,
-                of: Datatype::Hindexed { blocks, of: Box::new(Datatype::byte()) },
-            }
-        }
-        Description::Datatype(view) => {
-            let displacement = i64::try_from(view.displacement).ok()?;
-            Member { count: view.count, displacement, of: view.datatype }
-        }
-    })
 }

@@ -43,22 +43,28 @@ impl Failure {
         Failure::Elsewhere
     }
 
+    /// Returns the code that the call is to return.
+    pub fn code(&self) -> c_int {
+        match self {
+            Failure::Mpi(Code(code)) | Failure::NotReported(Code(code)) => *code,
+            Failure::File(class, _) if *class != mpi::error_class_io() => *class,
+            _ => own_code(),
+        }
+    }
+
     /// Reports the failure of a call on a file. Returns the code that the call is to return.
     pub fn report(self, file: MPI_File, call: &str) -> c_int {
-        let code = match self {
-            Failure::Mpi(Code(code)) => return code,
-            Failure::NotReported(Code(code)) => code,
-            Failure::File(class, _) if class != mpi::error_class_io() => class,
-            _ => code(),
-        };
-        self.said(call);
-        mpi::call_error_handler(file, code);
+        let code = self.code();
+        if !matches!(self, Failure::Mpi(_)) {
+            self.said(call);
+            mpi::call_error_handler(file, code);
+        }
         code
     }
 }
 
 /// Returns the error code of this library's own failures, which is of the class `MPI_ERR_IO`.
-fn code() -> c_int {
+fn own_code() -> c_int {
     static CODE: OnceLock<c_int> = OnceLock::new();
     let text = c"Nacre: the atomic mode of the file cannot be kept; a line on standard error says why";
     *CODE.get_or_init(|| mpi::add_error(text).unwrap_or(mpi::error_class_io()))

@@ -42,19 +42,26 @@ pub fn read(file: &File, regions: impl Iterator<Item = Region>, bytes: &mut [u8]
     Ok(done)
 }
 
-/// Writes bytes to regions, one after the other. Checks before it begins, and then from time to time, that it may go on.
-pub fn write(
+/// Returns bytes as pieces at the offsets of regions, one after the other.
+pub fn pieces(regions: impl Iterator<Item = Region>, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut rest = bytes;
+    regions.map(move |region| {
+        let length = usize::try_from(region.length).unwrap_or(usize::MAX).min(rest.len());
+        let (piece, behind) = rest.split_at(length);
+        rest = behind;
+        (region.offset, piece)
+    })
+}
+
+/// Writes pieces at their offsets. Checks before it begins, and then from time to time, that it may go on.
+pub fn write<'a>(
     file: &File,
-    regions: impl Iterator<Item = Region>,
-    bytes: &[u8],
+    pieces: impl Iterator<Item = (u64, &'a [u8])>,
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     // A collective access copies its bytes together after the lock is had, and others may have delayed it since.
-    let (mut rest, mut unchecked) = (bytes, CHECK_BYTES);
-    for region in regions {
-        let length = usize::try_from(region.length).unwrap_or(usize::MAX).min(rest.len());
-        let (piece, behind) = rest.split_at(length);
-        let mut offset = region.offset;
+    let mut unchecked = CHECK_BYTES;
+    for (mut offset, piece) in pieces {
         for part in piece.chunks(CHECK_BYTES) {
             if unchecked >= CHECK_BYTES {
                 check()?;
@@ -64,9 +71,16 @@ pub fn write(
             offset += part.len() as u64;
             unchecked += part.len().max(CALL_BYTES);
         }
-        rest = behind;
     }
     Ok(())
+}
+
+/// Flushes what was written to the device.
+pub fn flush(file: &File) -> Result<(), Failure> {
+    let failed = |error: Error| {
+        Failure::File(mpi::error_class_of(&error), format!("cannot flush the file to its device: {error}"))
+    };
+    file.sync_data().map_err(failed)
 }
 
 #[cfg(test)]
@@ -77,9 +91,9 @@ mod tests {
     fn nothing_is_written_under_a_lock_that_is_lost() {
         let file = tempfile::tempfile().unwrap();
         let regions = || [Region::new(0, 2), Region::new(4, 2)].into_iter();
-        assert!(write(&file, regions(), b"abcd", || Err(Failure::Elsewhere)).is_err());
+        assert!(write(&file, pieces(regions(), b"abcd"), || Err(Failure::Elsewhere)).is_err());
         assert_eq!(file.metadata().unwrap().len(), 0);
-        write(&file, regions(), b"abcd", || Ok(())).unwrap();
+        write(&file, pieces(regions(), b"abcd"), || Ok(())).unwrap();
         let mut bytes = [1; 6];
         assert_eq!(read(&file, std::iter::once(Region::new(0, 6)), &mut bytes).unwrap(), 6);
         assert_eq!(&bytes, b"ab\0\0cd");

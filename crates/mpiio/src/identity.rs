@@ -21,12 +21,14 @@ pub struct Identity {
 
 /// File systems whose clients keep what was written or read to themselves for a while, by the numbers that statfs(2) shows, with their
 /// names.
-const NOT_COHERENT: [(i64, &str); 6] = [
+const NOT_COHERENT: [(i64, &str); 8] = [
     (0x6969, "NFS"),
     (0x517B, "SMB"),
     (0xFE53_4D42, "SMB"),
     (0xFF53_4D42, "SMB"),
     (0x5346_414F, "AFS"),
+    (0x6B41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
     (0x0102_1997, "9P"),
 ];
 
@@ -107,6 +109,21 @@ fn identity(metadata: &std::fs::Metadata, kind: i64, number: u64) -> Result<Iden
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_systems_whose_clients_show_old_bytes_are_refused_by_name() {
+        let metadata = tempfile::tempfile().unwrap().metadata().unwrap();
+        // Numbers with a leading one bit come as negative ones where the field has 32 bits.
+        for (kind, name) in
+            [(0x6969, "NFS"), (0xFF53_4D42, "SMB"), (i64::from(0xFF53_4D42_u32 as i32), "SMB")]
+        {
+            let sentence = identity(&metadata, kind, 7).unwrap_err();
+            assert!(sentence.contains(name) && sentence.contains("old bytes"), "{sentence}");
+        }
+        // ext4.
+        assert_eq!(identity(&metadata, 0xEF53, 7).unwrap().file_system, 7);
+        assert!(identity(&metadata, 0xEF53, 0).unwrap().is_of_one_node);
+    }
 
     #[test]
     fn a_name_may_begin_with_its_driver_whatever_its_bytes() {

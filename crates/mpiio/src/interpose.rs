@@ -4,7 +4,9 @@
 //! tools that stand in front of the first and use the profiling interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
 
+use crate::atomic::Begun;
 use crate::failure::Failure;
 use crate::mpi::{
     self, KeptStatus, MPI_Comm, MPI_Count, MPI_Datatype, MPI_File, MPI_Info, MPI_Offset, MPI_Request,
@@ -13,7 +15,7 @@ use crate::mpi::{
 use crate::next::Next;
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
-use crate::{atomic, mode, request, session};
+use crate::{atomic, hint, mode, request, session};
 
 /// Defines a function under both of its names. In its body, `next!` is the function of the MPI library.
 macro_rules! function {
@@ -81,25 +83,31 @@ unsafe fn blocking(
     }
 }
 
-/// Does an access to a file in atomic mode, and makes a request that is complete.
+/// Begins an access to a file in atomic mode, and makes a request that is complete when it is done.
 ///
 /// # Safety
 ///
 /// The arguments are those of a call of MPI.
 unsafe fn nonblocking(
-    call: &str,
+    call: &'static str,
     file: MPI_File,
-    known: &Atomic,
+    known: &Arc<Atomic>,
     operation: Operation,
     memory: Memory,
     request: *mut MPI_Request,
 ) -> c_int {
     // SAFETY: as the caller says.
-    let done = unsafe { atomic::access(file, known, operation, memory) };
-    let created = done.and_then(|status| {
-        let bytes = mpi::bytes_of(&status)?;
+    let begun = unsafe { atomic::begin(file, known, operation, memory) };
+    let created = begun.and_then(|begun| {
+        let bytes = match begun {
+            Begun::Done(status) => mpi::bytes_of(&status)?,
+            Begun::Rest(rest) => {
+                // SAFETY: as the caller says.
+                return Ok(unsafe { request::in_background(call, rest, request) }?);
+            }
+        };
         // SAFETY: as the caller says.
-        Ok(unsafe { request::completed(bytes, request) }?)
+        Ok(unsafe { request::completed(call, bytes, request) }?)
     });
     match created {
         Ok(()) => mpi::success(),
@@ -308,12 +316,25 @@ function! { MPI_File_open PMPI_File_open (
     communicator: MPI_Comm, name: *const c_char, amode: c_int, info: MPI_Info, file: *mut MPI_File
 ) next => {
     let code = next();
-    if code == mpi::success() {
-        // SAFETY: the name ends with a zero, and the file was opened, says MPI.
-        let (name, file) = unsafe { (CStr::from_ptr(name), *file) };
-        table::opened(file, name, Mode::of(amode), communicator);
+    if code != mpi::success() {
+        return code;
     }
-    code
+    // SAFETY: the name ends with a zero, and the file was opened, says MPI.
+    let (name, file) = unsafe { (CStr::from_ptr(name), &mut *file) };
+    let open = table::opened(*file, name, Mode::of(amode), communicator, info);
+    if !mode::is_initial() {
+        return code;
+    }
+    mode::set("MPI_File_open", *file, &open, true).unwrap_or_else(|failure| {
+        let code = failure.code();
+        failure.said("MPI_File_open");
+        // A program that is told of an error has no file.
+        if let Some(party) = table::closed(*file) {
+            party.leave();
+        }
+        mpi::close(file);
+        code
+    })
 } }
 
 function! { MPI_File_close PMPI_File_close (file: *mut MPI_File) next => {
@@ -328,13 +349,42 @@ function! { MPI_File_set_view PMPI_File_set_view (
     file: MPI_File, displacement: MPI_Offset, etype: MPI_Datatype, filetype: MPI_Datatype,
     representation: *const c_char, info: MPI_Info
 ) next => {
-    let Some(atomic) = table::atomic(file) else { return next() };
+    let Some(open) = table::find(file) else { return next() };
     let code = next();
-    *hold(&atomic.view) = None;
-    if code == mpi::success() {
-        *hold(&atomic.pointer) = 0;
+    if let Some(atomic) = open.atomic() {
+        *hold(&atomic.view) = None;
+        if code == mpi::success() {
+            *hold(&atomic.pointer) = 0;
+        }
     }
-    code
+    if code != mpi::success() {
+        return code;
+    }
+    let taken = hint::take_in("MPI_File_set_view", &open, info);
+    taken.map_or_else(|failure| failure.report(file, "MPI_File_set_view"), |()| code)
+} }
+
+function! { MPI_File_set_info PMPI_File_set_info (file: MPI_File, info: MPI_Info) next => {
+    let Some(open) = table::find(file) else { return next() };
+    let code = next();
+    if code != mpi::success() {
+        return code;
+    }
+    let taken = hint::take_in("MPI_File_set_info", &open, info);
+    taken.map_or_else(|failure| failure.report(file, "MPI_File_set_info"), |()| code)
+} }
+
+function! { MPI_File_get_info PMPI_File_get_info (file: MPI_File, info: *mut MPI_Info) next => {
+    let Some(open) = table::find(file) else { return next() };
+    let code = next();
+    if code != mpi::success() {
+        return code;
+    }
+    // SAFETY: the pointer is one to an info object, says MPI, which has just been written.
+    match hint::report(&open, unsafe { &mut *info }) {
+        Ok(()) => code,
+        Err(error) => Failure::NotReported(error).report(file, "MPI_File_get_info"),
+    }
 } }
 
 function! { MPI_File_seek PMPI_File_seek (file: MPI_File, offset: MPI_Offset, whence: c_int) next => {
@@ -356,7 +406,7 @@ function! { MPI_File_get_position PMPI_File_get_position (file: MPI_File, offset
 function! { MPI_File_set_atomicity PMPI_File_set_atomicity (file: MPI_File, flag: c_int) next => {
     // The MPI library's own atomic mode stays off: it would lock everything from the first to the last byte, or do nothing.
     let Some(open) = table::find(file) else { return next() };
-    match mode::set(file, &open, flag != 0) {
+    match mode::set("MPI_File_set_atomicity", file, &open, flag != 0) {
         Ok(code) => code,
         Err(failure) => failure.report(file, "MPI_File_set_atomicity"),
     }
@@ -387,7 +437,88 @@ function! { MPI_File_preallocate PMPI_File_preallocate (file: MPI_File, size: MP
     whole_file("MPI_File_preallocate", file, next)
 } }
 
+/// Returns the requests of an array, where some of this library's own are pending.
+///
+/// # Safety
+///
+/// The array has so many requests.
+unsafe fn requests<'a>(count: c_int, first: *const MPI_Request) -> &'a [MPI_Request] {
+    match usize::try_from(count) {
+        Ok(count) if request::is_any_pending() && !first.is_null() => {
+            // SAFETY: as the caller says.
+            unsafe { std::slice::from_raw_parts(first, count) }
+        }
+        _ => &[],
+    }
+}
+
+function! { MPI_Wait PMPI_Wait (request: *mut MPI_Request, status: *mut MPI_Status) next => {
+    // SAFETY: it is one request, says MPI.
+    request::wait_for_all(unsafe { requests(1, request) });
+    next()
+} }
+
+function! { MPI_Waitall PMPI_Waitall (count: c_int, first: *mut MPI_Request, statuses: *mut MPI_Status) next => {
+    // SAFETY: there are so many requests, says MPI.
+    request::wait_for_all(unsafe { requests(count, first) });
+    next()
+} }
+
+function! { MPI_Waitany PMPI_Waitany (
+    count: c_int, first: *mut MPI_Request, index: *mut c_int, status: *mut MPI_Status
+) next => {
+    // SAFETY: as above.
+    request::wait_for_any(unsafe { requests(count, first) });
+    next()
+} }
+
+function! { MPI_Waitsome PMPI_Waitsome (
+    count: c_int, first: *mut MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
+) next => {
+    // SAFETY: as above.
+    request::wait_for_any(unsafe { requests(count, first) });
+    next()
+} }
+
+/// Has requests whose accesses are done found complete by a test.
+fn testing(next: impl FnOnce() -> c_int) -> c_int {
+    if request::is_any_pending() {
+        request::complete_done();
+    }
+    next()
+}
+
+function! { MPI_Test PMPI_Test (request: *mut MPI_Request, flag: *mut c_int, status: *mut MPI_Status) next => {
+    testing(next)
+} }
+
+function! { MPI_Testall PMPI_Testall (
+    count: c_int, first: *mut MPI_Request, flag: *mut c_int, statuses: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
+function! { MPI_Testany PMPI_Testany (
+    count: c_int, first: *mut MPI_Request, index: *mut c_int, flag: *mut c_int, status: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
+function! { MPI_Testsome PMPI_Testsome (
+    count: c_int, first: *mut MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
+function! { MPI_Request_get_status PMPI_Request_get_status (
+    request: MPI_Request, flag: *mut c_int, status: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
 function! { MPI_Finalize PMPI_Finalize () next => {
+    // Of programs that have freed requests and not waited.
+    request::finish_all();
     session::end();
     next()
 } }

@@ -7,9 +7,12 @@
 //! `docs/mpiio.md` has what holds and what does not.
 
 mod atomic;
+mod background;
 mod datatype;
+mod exchange;
 mod failure;
 mod file;
+mod hint;
 mod identity;
 mod interpose;
 mod mode;
@@ -23,3 +26,4 @@ mod signals;
 mod table;
 mod transfer;
 mod view;
+mod watchdog;

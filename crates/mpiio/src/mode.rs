@@ -1,27 +1,41 @@
 //! Entering and leaving atomic mode.
 
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::failure::Failure;
+use crate::hint;
 use crate::identity::Identity;
 use crate::mpi::{self, MPI_File};
 use crate::party::Party;
 use crate::session;
 use crate::table::{Atomic, Open, hold};
 
-/// Sets a file's mode. Collective over the processes that opened it: all of them succeed, or none does.
-pub fn set(file: MPI_File, open: &Open, is_atomic: bool) -> Result<c_int, Failure> {
+/// The environment variable by which files are in atomic mode as soon as they are open.
+const ATOMIC_VARIABLE: &str = "NACRE_MPIIO_ATOMIC";
+
+/// Returns whether files are in atomic mode as soon as they are open: for libraries that have no call for it.
+pub fn is_initial() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    let is_set = |value: std::ffi::OsString| !value.is_empty() && value != "0";
+    *IS.get_or_init(|| std::env::var_os(ATOMIC_VARIABLE).is_some_and(is_set))
+}
+
+/// Sets a file's mode, for a call of the program. Collective over the processes that opened it: all of them succeed, or none does.
+pub fn set(call: &str, file: MPI_File, open: &Open, is_atomic: bool) -> Result<c_int, Failure> {
     match (open.atomic(), is_atomic) {
         (None, true) => {
             let missing = "not all processes that opened the file have Nacre's library: one was started without it, or is \
                 linked statically";
             let party = open.party.ok_or_else(|| Failure::Own(missing.to_owned()))?;
             match enter(file, open, party) {
-                Ok(atomic) => open.set_atomic(Some(Arc::new(atomic))),
+                Ok(atomic) => {
+                    open.set_atomic(Some(Arc::new(atomic)));
+                    hint::check_stripe(call, open);
+                }
                 Err(failure) => {
                     // Others may end the job as soon as they return, so it is said before.
-                    let failure = failure.said("MPI_File_set_atomicity");
+                    let failure = failure.said(call);
                     party.meet()?;
                     return Err(failure);
                 }
@@ -66,13 +80,17 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
     let locks = session::file(&identity.name()).map_err(|error| error.message);
     let opened = locks.and_then(|locks| {
         let pointer = pointer.map_err(|_| "the individual pointer of the file is not known".to_owned())?;
-        Ok((locks, open.open_itself(&identity)?, pointer))
+        match &open.wrong_hint {
+            Some(sentence) => Err(sentence.clone()),
+            None => Ok((locks, open.open_itself(&identity)?, pointer)),
+        }
     });
     let succeeded = party.agree(opened.is_ok())?;
     match (opened, succeeded.iter().position(|succeeded| !succeeded)) {
         (Ok((locks, file, pointer)), None) => Ok(Atomic {
             party,
             locks,
+            hints: open.hints.clone(),
             file,
             mode: open.mode,
             pointer: Mutex::new(pointer),

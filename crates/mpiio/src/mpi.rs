@@ -4,7 +4,7 @@
 //! `atomic`, `request`), `party` and `signals`. Every function that is
 //! called here by its profiling name is one that this library does not stand in front of; the others are looked up.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 pub use mpi_sys::{
@@ -38,6 +38,7 @@ unsafe extern "C" {
     safe fn nacre_mpi_datatype_null() -> MPI_Datatype;
     safe fn nacre_mpi_comm_world() -> MPI_Comm;
     safe fn nacre_mpi_status_ignore() -> *mut MPI_Status;
+    safe fn nacre_mpi_info_null() -> MPI_Info;
 }
 
 /// The error code of an MPI call that failed.
@@ -212,6 +213,14 @@ impl Drop for OwnedType {
     }
 }
 
+/// Returns a datatype that is as another one, and stays when that is freed.
+pub fn duplicate(datatype: MPI_Datatype) -> Result<OwnedType, Code> {
+    let mut duplicate = nacre_mpi_datatype_null();
+    // SAFETY: the result is written to a variable of its type.
+    result(unsafe { mpi_sys::PMPI_Type_dup(datatype, &mut duplicate) })?;
+    Ok(OwnedType(duplicate))
+}
+
 struct Envelope {
     integers: c_int,
     addresses: c_int,
@@ -349,6 +358,44 @@ pub fn view(file: MPI_File) -> Result<RawView, Code> {
     let name = representation.split(|byte| *byte == 0).next().unwrap_or_default();
     let is_native = name.eq_ignore_ascii_case(b"native");
     Ok(RawView { displacement, etype: OwnedType(etype), filetype: OwnedType(filetype), is_native })
+}
+
+/// Returns the handle of no info object.
+pub fn info_null() -> MPI_Info {
+    nacre_mpi_info_null()
+}
+
+/// Returns the value of a hint in an info object, if it is there. What is longer than the values that are known is cut off.
+pub fn hint(info: MPI_Info, name: &CStr) -> Option<String> {
+    const LENGTH_MAX: usize = 64;
+    if info == nacre_mpi_info_null() {
+        return None;
+    }
+    let (mut value, mut is_there) = ([0u8; LENGTH_MAX + 1], 0);
+    // SAFETY: the name ends with a zero, and the value has room for so many bytes and a zero.
+    let code = unsafe {
+        mpi_sys::PMPI_Info_get(
+            info,
+            name.as_ptr(),
+            LENGTH_MAX as c_int,
+            value.as_mut_ptr().cast::<c_char>(),
+            &mut is_there,
+        )
+    };
+    let value = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    (code == nacre_mpi_success && is_there != 0).then(|| String::from_utf8_lossy(value).into_owned())
+}
+
+/// Sets a hint in an info object, which is created if it is none.
+pub fn set_hint(info: &mut MPI_Info, name: &CStr, value: &str) -> Result<(), Code> {
+    let value = CString::new(value).unwrap_or_default();
+    // SAFETY: the texts end with zeros, and the new handle is written to a variable of its type.
+    unsafe {
+        if *info == nacre_mpi_info_null() {
+            result(mpi_sys::PMPI_Info_create(info))?;
+        }
+        result(mpi_sys::PMPI_Info_set(*info, name.as_ptr(), value.as_ptr()))
+    }
 }
 
 /// Returns the type of bytes.
@@ -568,7 +615,7 @@ unsafe impl Send for KeptStatus {}
 
 /// Adds an error code of the class of I/O errors, with its text. Returns the class itself where the library does not keep the text, as
 /// MPICH 4.0 does with codes of classes that are not new.
-pub fn add_error(text: &std::ffi::CStr) -> Result<c_int, Code> {
+pub fn add_error(text: &CStr) -> Result<c_int, Code> {
     let (mut code, mut length) = (0, 0);
     let mut kept = vec![0u8; usize::try_from(nacre_mpi_max_error_string).unwrap_or(0) + 1];
     // SAFETY: the results are written to variables of their types, a text takes MPI_MAX_ERROR_STRING bytes at most, and the one that is
@@ -582,10 +629,42 @@ pub fn add_error(text: &std::ffi::CStr) -> Result<c_int, Code> {
     Ok(if is_kept { code } else { nacre_mpi_err_io })
 }
 
+/// Closes a file. Collective over the processes that opened it.
+pub fn close(file: &mut MPI_File) {
+    type Close = unsafe extern "C" fn(*mut MPI_File) -> c_int;
+    static CLOSE: Next = Next::new(c"PMPI_File_close");
+    // SAFETY: MPI declares the function with this type; the handle is not used again. If MPI does not close the file, it stays.
+    unsafe {
+        if let Some(close) = CLOSE.find::<Close>() {
+            close(file);
+        }
+    }
+}
+
 /// Calls the error handler of a file.
 pub fn call_error_handler(file: MPI_File, code: c_int) {
     // SAFETY: the call takes no memory of ours.
     unsafe { mpi_sys::PMPI_File_call_errhandler(file, code) };
+}
+
+/// Returns whether a request is complete, and frees it then.
+pub fn test(request: &mut MPI_Request) -> Result<bool, Code> {
+    type Test = unsafe extern "C" fn(*mut MPI_Request, *mut c_int, *mut MPI_Status) -> c_int;
+    static TEST: Next = Next::new(c"PMPI_Test");
+    let mut flag = 0;
+    // SAFETY: MPI declares the function with this type; the results are written to variables of their types.
+    let code = unsafe { TEST.find::<Test>().map(|test| test(request, &mut flag, nacre_mpi_status_ignore())) };
+    result(code.unwrap_or(nacre_mpi_err_io))?;
+    Ok(flag != 0)
+}
+
+/// Waits until a request is complete, and frees it.
+pub fn wait(request: &mut MPI_Request) -> Result<(), Code> {
+    type Wait = unsafe extern "C" fn(*mut MPI_Request, *mut MPI_Status) -> c_int;
+    static WAIT: Next = Next::new(c"PMPI_Wait");
+    // SAFETY: MPI declares the function with this type; the result is written to a variable of its type.
+    let code = unsafe { WAIT.find::<Wait>().map(|wait| wait(request, nacre_mpi_status_ignore())) };
+    result(code.unwrap_or(nacre_mpi_err_io))
 }
 
 /// Returns the number of this process in the job.

@@ -1,16 +1,15 @@
 //! The processes that opened a file together, and what they tell each other.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
-use crate::mpi::{self, Code, MPI_Comm, byte, error_class_io};
+use crate::mpi::{self, Code, MPI_Comm, MPI_Request, byte, error_class_io};
 
 // SAFETY: they are defined in constant.c, with these types.
 unsafe extern "C" {
     safe static nacre_mpi_comm_type_shared: c_int;
-    safe fn nacre_mpi_status_ignore() -> *mut mpi_sys::MPI_Status;
-    safe fn nacre_mpi_info_null() -> mpi_sys::MPI_Info;
     safe fn nacre_mpi_errors_return() -> mpi_sys::MPI_Errhandler;
 }
 
@@ -27,20 +26,23 @@ fn result(code: c_int) -> Result<(), Failure> {
     mpi::result(code).map_err(Failure::NotReported)
 }
 
+/// Returns the address of bytes, and none for no bytes: Rust has them at address 1, which Open MPI takes for `MPI_IN_PLACE`.
+fn address(bytes: &[u8]) -> *const c_void {
+    if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr().cast() }
+}
+
 /// Returns whether all processes of a communicator come here. Those that do not have this library never do, and must not be waited for.
 fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
     let seconds = std::env::var(WAIT_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
     let wait = Duration::from_secs(seconds.unwrap_or(WAIT_SECONDS));
-    let mut request = std::mem::MaybeUninit::uninit();
+    let mut request = MaybeUninit::uninit();
     // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be cancelled.
     unsafe {
         result(mpi_sys::PMPI_Ibarrier(communicator, request.as_mut_ptr()))?;
         let mut request = request.assume_init();
         let begun = Instant::now();
         loop {
-            let mut flag = 0;
-            result(mpi_sys::PMPI_Test(&mut request, &mut flag, nacre_mpi_status_ignore()))?;
-            if flag != 0 {
+            if mpi::test(&mut request).map_err(Failure::NotReported)? {
                 return Ok(true);
             }
             if begun.elapsed() > wait {
@@ -105,7 +107,7 @@ impl Party {
                 self.communicator,
                 nacre_mpi_comm_type_shared,
                 0,
-                nacre_mpi_info_null(),
+                mpi::info_null(),
                 &mut node,
             ))?;
             let sized = mpi_sys::PMPI_Comm_size(node, &mut size);
@@ -158,6 +160,46 @@ impl Party {
         result(unsafe { mpi_sys::PMPI_Barrier(self.communicator) })
     }
 
+    /// Sends bytes to each process, and receives some from each, of the lengths that the others send. Collective.
+    pub fn exchange(&self, outgoing: &[&[u8]], incoming: &mut [&mut [u8]]) -> Result<(), Failure> {
+        let mut requests = Vec::with_capacity(2 * self.size);
+        let mut begun = Ok(());
+        let mut begin = |length: usize, post: &mut dyn FnMut(c_int, *mut MPI_Request) -> c_int| {
+            let mut request = MaybeUninit::uninit();
+            let length = c_int::try_from(length).map_err(|_| Failure::NotReported(Code(error_class_io())))?;
+            result(post(length, request.as_mut_ptr()))?;
+            // SAFETY: the call succeeded, so the request is written.
+            requests.push(unsafe { request.assume_init() });
+            Ok(())
+        };
+        let (byte, communicator) = (byte(), self.communicator);
+        for (process, bytes) in incoming.iter_mut().enumerate() {
+            if process == self.rank {
+                bytes.copy_from_slice(outgoing[process]);
+            } else if begun.is_ok() && !bytes.is_empty() {
+                // SAFETY: the slice has so many bytes, and this function returns only when the request is complete.
+                begun = begin(bytes.len(), &mut |length, request| unsafe {
+                    let (buffer, from) = (bytes.as_mut_ptr().cast(), process as c_int);
+                    mpi_sys::PMPI_Irecv(buffer, length, byte, from, 0, communicator, request)
+                });
+            }
+        }
+        for (process, bytes) in outgoing.iter().enumerate() {
+            if process != self.rank && begun.is_ok() && !bytes.is_empty() {
+                // SAFETY: as above.
+                begun = begin(bytes.len(), &mut |length, request| unsafe {
+                    let (buffer, to) = (bytes.as_ptr().cast(), process as c_int);
+                    mpi_sys::PMPI_Isend(buffer, length, byte, to, 0, communicator, request)
+                });
+            }
+        }
+        // All of them, also after an error: MPI uses the memory until then.
+        for request in &mut requests {
+            begun = begun.and(mpi::wait(request).map_err(Failure::NotReported));
+        }
+        begun
+    }
+
     /// Gathers everybody's bytes, up to a length for all together; rank 0 gets them, and nothing if they are longer.
     pub fn gather(&self, bytes: &[u8], all_max: usize) -> Result<Option<Vec<Vec<u8>>>, Failure> {
         let mut lengths = vec![0u8; 8 * self.size];
@@ -193,13 +235,14 @@ impl Party {
             })
             .collect();
         let mut gathered = vec![0u8; all as usize];
+        let into = if gathered.is_empty() { std::ptr::null_mut() } else { gathered.as_mut_ptr().cast() };
         // SAFETY: the bytes of process `i` go to `counts[i]` bytes from `starts[i]` on, all of which are within `gathered`.
         result(unsafe {
             mpi_sys::PMPI_Gatherv(
-                bytes.as_ptr().cast(),
+                address(bytes),
                 bytes.len() as c_int,
                 byte,
-                gathered.as_mut_ptr().cast(),
+                into,
                 counts.as_ptr(),
                 starts.as_ptr(),
                 byte,

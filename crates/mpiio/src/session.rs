@@ -1,12 +1,14 @@
 //! The lock session of this process: one, for all files.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use nacre::lock::{BlockingFile, BlockingLock, Description, Mode};
+use nacre::lock::{BlockingFile, BlockingLock, Description, Method, Mode, Request};
 use nacre::{BlockingStore, Engine, Error, ErrorKind, Store, Uri};
 use nacre_lock::Pattern;
 
-use crate::signals;
+use crate::watchdog::Watched;
+use crate::{hint, signals, watchdog};
 
 /// The environment variable that names the lock servers.
 const STORE_VARIABLE: &str = "NACRE_STORE";
@@ -51,8 +53,20 @@ fn store() -> Result<BlockingStore, Error> {
     }
     let opened = Store::open(&uri)?.blocking();
     opened.connect()?;
+    if let Some(program) = watchdog::program() {
+        let started = watchdog::start(&program, lease(&opened)?);
+        started.map_err(|sentence| Error::new(ErrorKind::Io, sentence))?;
+    }
     *store = Some(opened.clone());
     Ok(opened)
+}
+
+/// Returns the time for which a lease of the servers lasts.
+fn lease(store: &BlockingStore) -> Result<Duration, Error> {
+    let totals = store.lock_totals()?;
+    let leases = totals.iter().filter_map(|server| server.report["lease_ms"].as_u64());
+    let unknown = || Error::new(ErrorKind::Unsupported, "the servers do not tell how long their leases last");
+    leases.min().map(Duration::from_millis).ok_or_else(unknown)
 }
 
 /// Ends the session of this process, so that the servers need not wait for its lease to end.
@@ -63,16 +77,66 @@ pub fn end() {
     }
 }
 
-/// Locks bytes, and waits for those that others hold. What the servers do not take as it is, because it is too irregular, is locked from
-/// its first to its last byte.
-pub fn lock(file: &BlockingFile, description: &Description, mode: Mode) -> Result<BlockingLock, Error> {
-    match file.lock(description.clone(), mode) {
-        Err(error) if error.kind == ErrorKind::Invalid => {
-            let bounds = Pattern::new(description).ok().and_then(|pattern| pattern.bounds());
-            file.lock(bounds.ok_or(error)?, mode)
-        }
-        result => result,
+/// Returns the stripe of the lock servers in bytes, if they can be asked.
+pub fn stripe_bytes() -> Option<u64> {
+    let totals = signals::blocked(|| store()?.lock_totals()).ok()?;
+    totals.first()?.report["stripe_bytes"].as_u64()
+}
+
+/// Locked bytes, until this is released or dropped. The watchdog, if there is one, knows of them.
+pub struct Held {
+    // Dropped first: nothing is written any more when the lock is released.
+    watched: Option<Watched>,
+    lock: Arc<BlockingLock>,
+}
+
+impl Held {
+    fn new(lock: BlockingLock) -> Result<Held, Error> {
+        let lock = Arc::new(lock);
+        Ok(Held { watched: watchdog::watch(&lock)?, lock })
     }
+
+    /// Checks that the bytes are still locked.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.watched {
+            Some(watched) => watched.check(&self.lock),
+            None => self.lock.check(),
+        }
+    }
+
+    /// Releases the bytes, and waits until the servers know it.
+    pub fn release(self) -> Result<(), Error> {
+        drop(self.watched);
+        // The watchdog has let go of it, so it is the only one.
+        Arc::into_inner(self.lock).map_or(Ok(()), BlockingLock::release)
+    }
+}
+
+/// Locks bytes, and waits for those that others hold. What the servers do not take as it is, because it is too irregular, is locked from
+/// its first to its last byte. A method that does not take it is one that the program has asked for, and nothing takes its place.
+pub fn lock(file: &BlockingFile, request: &Request) -> Result<Held, Error> {
+    acquire(file, request).and_then(Held::new)
+}
+
+/// Locks bytes if nobody else holds any of them.
+pub fn try_lock(
+    file: &BlockingFile,
+    bytes: impl Into<Description>,
+    mode: Mode,
+) -> Result<Option<Held>, Error> {
+    file.try_lock(bytes, mode)?.map(Held::new).transpose()
+}
+
+fn acquire(file: &BlockingFile, request: &Request) -> Result<BlockingLock, Error> {
+    let refused = match file.lock_by(request) {
+        Err(error) if error.kind == ErrorKind::Invalid => error,
+        result => return result,
+    };
+    if request.method != Method::default() {
+        return Err(refused.context(format_args!("the hint {}", hint::asking_for(request.method))));
+    }
+    let bounds = Pattern::new(&request.description).ok().and_then(|pattern| pattern.bounds());
+    file.lock_by(&Request::new(bounds.ok_or(refused)?, request.mode).protocol(request.protocol))
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nacre::lock::BlockingFile;
 use nacre_quantity::Escaped;
 
+use crate::hint::Hints;
 use crate::identity::{self, Identity};
-use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, Mode};
+use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, MPI_Info, Mode};
 use crate::party::Party;
 use crate::view::View;
 
@@ -26,6 +27,10 @@ pub struct Open {
     pub identity: Option<Result<Identity, String>>,
     /// The processes that opened it; none if not all of them have this library.
     pub party: Option<Party>,
+    /// The hints about its locks, which hold in atomic mode.
+    pub hints: Arc<Mutex<Hints>>,
+    /// The sentence about a wrong hint that it was opened with. Its atomic mode is not to be had then.
+    pub wrong_hint: Option<String>,
     atomic: RwLock<Option<Arc<Atomic>>>,
 }
 
@@ -35,6 +40,8 @@ pub struct Atomic {
     pub party: Party,
     /// The file by whose name its bytes are locked.
     pub locks: BlockingFile,
+    /// The hints about its locks.
+    pub hints: Arc<Mutex<Hints>>,
     /// The file itself.
     pub file: File,
     /// The accesses that it was opened for.
@@ -61,16 +68,22 @@ fn key(file: MPI_File) -> usize {
     file as usize
 }
 
-/// Takes in that a file was opened. Collective over the processes of the communicator.
-pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm) {
+/// Takes in that a file was opened, and returns it. Collective over the processes of the communicator.
+pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, info: MPI_Info) -> Arc<Open> {
     let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
     // What is wrong with a communicator by which a file was opened shows in atomic mode, which is not to be had then.
     let party = Party::of(communicator).ok().flatten();
     let identity = party.is_some_and(|party| party.rank == 0).then(|| identity::of_path(&path));
     let path = std::path::absolute(&path).unwrap_or(path);
-    let open = Open { path, mode, identity, party, atomic: RwLock::new(None) };
+    let (hints, wrong_hint) = match Hints::default().with(info) {
+        Ok(hints) => (Arc::new(Mutex::new(hints)), None),
+        Err(sentence) => (Arc::default(), Some(sentence)),
+    };
+    let atomic = RwLock::new(None);
+    let open = Arc::new(Open { path, mode, identity, party, hints, wrong_hint, atomic });
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-    files.get_or_insert_default().insert(key(file), Arc::new(open));
+    files.get_or_insert_default().insert(key(file), open.clone());
+    open
 }
 
 /// Takes in that a file is being closed. Returns the processes that opened it.

@@ -49,6 +49,17 @@ pub enum Touched {
     Unknown,
 }
 
+impl Touched {
+    /// Returns the regions, in the order of the data; none if they are not known.
+    pub fn regions(&self) -> Option<Box<dyn Iterator<Item = Region> + '_>> {
+        match self {
+            Touched::Row(region) => Some(Box::new(std::iter::once(*region))),
+            Touched::Pieces(pieces) => Some(Box::new(pieces.regions())),
+            Touched::Unknown => None,
+        }
+    }
+}
+
 impl Access {
     fn row(start: u64, end: u64) -> Access {
         let region = Region::new(start, end.saturating_sub(start));

@@ -4,6 +4,7 @@
 //! `MPICC` and `NACRE_MPIRUN` name the compiler and the launcher, `NACRE_PROGRAM` the program `nacre`.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -41,6 +42,11 @@ fn library() -> PathBuf {
 
 /// Compiles a program of `programs`, once, and returns it.
 fn program(name: &str) -> PathBuf {
+    program_with(name, &[])
+}
+
+/// Compiles a program with flags that stand behind its name, such as those of libraries.
+fn program_with(name: &str, flags: &[String]) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -52,8 +58,9 @@ fn program(name: &str) -> PathBuf {
             compiler = compiler.replace("mpicc", "mpifort");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-        let compiled =
-            Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
+        let mut command = Command::new(&compiler);
+        command.args(["-O1", "-pthread"]).arg(source).args(flags).arg("-o").arg(&target);
+        let compiled = command.output();
         let compiled = compiled.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
         assert!(
             compiled.status.success(),
@@ -169,6 +176,60 @@ fn programs_in_fortran_are_not_torn_by_any_of_the_three_bindings() {
     }
 }
 
+/// Returns the folder in which Debian has libraries for this machine.
+fn libraries() -> String {
+    format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH)
+}
+
+#[test]
+fn parallel_hdf5_writes_datasets_that_are_not_torn() {
+    let mpi = if is_open_mpi() { "openmpi" } else { "mpich" };
+    let headers = format!("-I/usr/include/hdf5/{mpi}");
+    let program =
+        program_with("hdf5.c", &[headers, format!("-L{}/hdf5/{mpi}", libraries()), "-lhdf5".to_owned()]);
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2, 4] {
+        let arguments = [&path(&folder, "file"), "20"];
+        assert_eq!(succeed(&[], ranks, &program, &arguments), "torn 0 of 20\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn pnetcdf_and_adios_have_an_atomic_mode_by_a_flag() {
+    // Debian has them for Open MPI; the archive of ADIOS for MPICH needs a library that is linked to Open MPI.
+    if !is_open_mpi() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pnetcdf = program_with("pnetcdf.c", &["-lpnetcdf".to_owned()]);
+    let all = libraries();
+    let adios = format!(
+        "-L{all}/adios/openmpi -ladios -L{all}/netcdf/mpi -lnetcdf -L{all}/hdf5/openmpi -lhdf5_hl -lhdf5 -lsz -lz -lbz2 \
+         -llz4 -lblosc -lm"
+    );
+    let adios = program_with("adios.c", &adios.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    for ranks in [1, 2, 4] {
+        let arguments = [&path(&folder, "variables"), "20"];
+        let printed = succeed(&["--atomic"], ranks, &pnetcdf, &arguments);
+        assert_eq!(printed, "torn 0 of 20\n", "{ranks} ranks");
+        let file = path(&folder, &format!("array-{ranks}"));
+        assert_eq!(succeed(&["--atomic"], ranks, &adios, &[&file]), "done\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_in_atomic_mode_are_not_opened_if_all_have_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = format!("unix:{}", path(&folder, "nowhere"));
+    let flags = ["--atomic", "--lock-servers", &nowhere];
+    let arguments = [&path(&folder, "file"), "write_at", "1", "8", "8", "16", "1"];
+    let text = describe(&job(&flags, 2, &program("tear.c"), &arguments).output().unwrap());
+    // By one rank, for all.
+    let sentence = "nacre: MPI_File_open on rank 0: cannot reach the server at unix:";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+    assert!(text.contains("open: ") && !text.contains("set_view: "), "{text}");
+}
+
 #[test]
 fn a_file_is_one_by_all_its_names_and_communicators() {
     let folder = tempfile::tempdir().unwrap();
@@ -200,6 +261,90 @@ fn collective_writes_lose_no_bytes_between_the_pieces_of_others() {
             "{ranks} ranks"
         );
     }
+}
+
+/// Runs the program `exchange`, and returns the numbers of pieces, of calls that write, and of calls that read.
+fn exchange(ranks: usize, how: &[&str]) -> [u64; 3] {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    let output = succeed(&[], ranks, &program("exchange.c"), &[&[file.as_str()], how].concat());
+    let numbers: Vec<u64> =
+        output.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+    let [wrong, pieces, writes, reads] = numbers[..] else { panic!("{output}") };
+    assert_eq!(wrong, 0, "{ranks} ranks, {how:?}: {output}");
+    [pieces, writes, reads]
+}
+
+#[test]
+fn small_pieces_of_all_ranks_are_written_and_read_together() {
+    for ranks in [2, 3, 4] {
+        let [pieces, writes, reads] = exchange(ranks, &["regular"]);
+        assert!(
+            writes < 1000 && reads < 1000,
+            "{ranks} ranks: {pieces} pieces, {writes} writes, {reads} reads"
+        );
+        // The bytes between them are nobody's, and are not written.
+        let [pieces, writes, reads] = exchange(ranks, &["regular", "600"]);
+        let runs = pieces / ranks as u64;
+        assert!(
+            writes < runs + 1000 && reads < 1000,
+            "{ranks} ranks: {pieces} pieces, {writes} writes, {reads} reads"
+        );
+    }
+    let [pieces, ..] = exchange(4, &["irregular"]);
+    assert_eq!(pieces, 3000);
+}
+
+#[test]
+fn hints_choose_how_bytes_are_locked_and_wrong_ones_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    let hints = [
+        ("nacre_lock_method", "posix"),
+        ("nacre_protocol", "one-try"),
+        ("nacre_lock_block", "4KiB"),
+        ("nacre_lock_flush", "true"),
+    ];
+    for (hint, value) in hints {
+        let printed = succeed(&[], 2, &program("gaps.c"), &[file.as_str(), "3", hint, value]);
+        assert_eq!(printed, "lost 0 of 3\n", "{hint}={value}");
+    }
+    // One rank says it for all.
+    let wrong = [file.as_str(), "3", "nacre_lock_method", "vector"];
+    let text = describe(&job(&[], 2, &program("gaps.c"), &wrong).output().unwrap());
+    let sentence = "nacre: MPI_File_set_atomicity on rank 0: the hint nacre_lock_method=vector is wrong: ";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+    assert!(text.contains("set_atomicity failed") && !text.contains("lost 0 of"), "{text}");
+}
+
+#[test]
+fn hints_hold_until_others_are_given_and_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 3] {
+        let output = job(&[], ranks, &program("hints.c"), &[&path(&folder, "file")]).output().unwrap();
+        let text = describe(&output);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{text}");
+        for sentence in [
+            "the hint nacre_protocol=nonsense is wrong: the values are two-phase, one-try, alt-try",
+            "the hint nacre_stripe=1024 is ignored: the stripe of the lock servers is 65536 bytes",
+        ] {
+            let line = format!("nacre: MPI_File_set_info on rank 0: {sentence}\n");
+            assert_eq!(text.matches(&line).count(), 1, "{line}{text}");
+        }
+    }
+}
+
+#[test]
+fn a_method_that_does_not_take_an_access_is_an_error_that_names_the_hint() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    // A request for each piece, of which there may be 2^18.
+    let arguments = [file.as_str(), "1", "nacre_lock_method", "posix", "300000"];
+    let text = describe(&job(&[], 1, &program("gaps.c"), &arguments).output().unwrap());
+    let sentence = "nacre: MPI_File_write_at_all on rank 0: the hint nacre_lock_method=posix: cannot lock ";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+    assert!(text.contains("write_at_all failed"), "{text}");
 }
 
 #[test]
@@ -289,6 +434,41 @@ fn programs_lock_what_datatypes_describe_by_the_c_library() {
     }
 }
 
+/// Runs a study of this library, whose figures it draws into a folder. Returns its table.
+fn study(folder: &TempDir, words: &str) -> String {
+    let bench = nacre().with_file_name("nacre-bench");
+    assert!(bench.is_file(), "there is no {}: \"cargo build -p nacre-bench\" builds it", bench.display());
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(nacre()).arg("bench").args(words.split_whitespace());
+    command.args(["--mpi", if is_open_mpi() { "openmpi" } else { "mpich" }, "--library"]).arg(library());
+    let output = command.args(["--repeat", "1"]).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{words}: {}", describe(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_studies_of_atomic_mode_find_every_byte_where_it_has_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let systems = "none,preloaded,own,posix,list,datatype,block-64k-flushed";
+    let table = study(&folder, &format!("s3d --systems {systems} --edges 11 --ranks 1,4"));
+    // All systems with MPICH, and some with Open MPI.
+    for words in ["datatype-one-try", "4 ranks: datatype locks ÷ no locks", "cost of the preloaded library"]
+    {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    for figure in ["8a", "8b", "9"] {
+        let drawn = std::fs::read_to_string(folder.path().join(format!("figure-{figure}-11.svg"))).unwrap();
+        assert!(drawn.contains("datatype-one-try"), "figure {figure}");
+    }
+    let size = "--queries 3 --fragments 5 --results-min 10 --results-max 20 --megabytes 1 --search 100ms";
+    let servers = "--lock-servers 2 --protocols two-phase,alt-try";
+    let table = study(&folder, &format!("s3asim --systems none,list,datatype --ranks 3 {size} {servers}"));
+    for words in ["datatype-two-phase", "datatype-alt-try", "most I/O of the total time"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    assert!(folder.path().join("figure-12b.svg").is_file());
+}
+
 #[test]
 fn without_a_server_atomic_mode_fails_and_says_why_and_other_files_need_none() {
     let folder = tempfile::tempdir().unwrap();
@@ -316,10 +496,26 @@ struct Server {
 
 impl Server {
     fn start(lease: &str) -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        let uri = format!("unix:{}", path(&folder, "socket"));
+        Server::listen(tempfile::tempdir().unwrap(), &["--lock-lease", lease])
+    }
+
+    /// Starts two servers that share the locks of every file, and returns them with the uri of both.
+    fn two(flags: &[&str]) -> (Vec<Server>, String) {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let members = folders.each_ref().map(Server::address).join(",");
+        let flags = [&["--members", members.as_str(), "--beacons", "none"][..], flags].concat();
+        let servers = folders.into_iter().map(|folder| Server::listen(folder, &flags)).collect();
+        (servers, format!("nacre://{members}"))
+    }
+
+    fn address(folder: &TempDir) -> String {
+        format!("unix:{}", path(folder, "socket"))
+    }
+
+    fn listen(folder: TempDir, flags: &[&str]) -> Server {
+        let uri = Server::address(&folder);
         let mut command = Command::new(nacre());
-        command.args(["serve", "--store", "mem:", "--log", "error", "--listen", &uri, "--lock-lease", lease]);
+        command.args(["serve", "--store", "mem:", "--log", "error", "--listen", &uri]).args(flags);
         let mut process = command.current_dir(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "ready"));
@@ -343,6 +539,18 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_lock_spans_the_servers_that_share_a_file() {
+    let (_servers, uri) = Server::two(&["--lock-stripe", "1KiB"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    for how in ["write_at", "write_at_all", "iwrite_at"] {
+        let arguments = [&file, how, "5", "1024", "64", "128", "1"];
+        let printed = succeed(&["--lock-servers", &uri], 4, &program("tear.c"), &arguments);
+        assert_eq!(printed, "torn 0 of 5\n", "{how}");
     }
 }
 
@@ -373,6 +581,84 @@ fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
         }
     }
     panic!("no rank was killed while it held a lock");
+}
+
+#[test]
+fn nonblocking_accesses_go_on_in_the_background() {
+    let server = Server::start("10s");
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    std::fs::write(&file, [b'.'; 4096]).unwrap();
+    // The name by which ranks lock the file.
+    let metadata = std::fs::metadata(&file).unwrap();
+    let system = match rustix::fs::statvfs(&file).unwrap().f_fsid {
+        0 => metadata.dev(),
+        number => number,
+    };
+    let name = format!("mpiio/{system:016x}-{}", metadata.ino());
+    let mut holder = Command::new(nacre());
+    holder.args(["--store", &server.uri, "lock", &name, "--", "sh", "-c", "echo held; read line; true"]);
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "held");
+    let mut running = job(&["--lock-servers", &server.uri], 1, &program("background.c"), &[&file]);
+    let mut running = running.stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(printed.next().as_deref(), Some("begun"));
+    drop(holder.stdin.take());
+    assert_eq!(printed.next().as_deref(), Some("done"));
+    assert!(running.wait().unwrap().success() && holder.wait().unwrap().success());
+}
+
+/// Returns whether a process has not ended yet.
+fn is_alive(process: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    // The state stands behind the name, which is in parentheses.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
+#[test]
+fn a_stopped_rank_is_killed_before_others_get_its_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    for _ in 0..20 {
+        // Of its own, so that only this rank can hold something there.
+        let server = Server::start("4s");
+        let flags = ["--lock-servers", &server.uri, "--lease-lost", "kill"];
+        let mut running = job(&flags, 1, &program("hold.c"), &[&file, "200000"]);
+        let mut running = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+        let rank: i32 = lines.next().unwrap().unwrap().trim().parse().unwrap();
+        let begun = Instant::now();
+        while server.held() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the rank does not lock anything");
+        }
+        kill_process(Pid::from_raw(rank).unwrap(), Signal::STOP).unwrap();
+        let was_holding = loop {
+            let text = server.nacre(&["--json", "locks"]);
+            if !is_alive(rank) {
+                break true;
+            }
+            let is_lost = text.contains("\"lapsed\"") || text.contains("\"sessions\":0");
+            assert!(!is_lost, "a rank that can still write has lost its bytes: {text}");
+            // Its last message may have been a release.
+            if !text.contains("\"held\"") {
+                kill_process(Pid::from_raw(rank).unwrap(), Signal::KILL).unwrap();
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        running.wait().unwrap();
+        if was_holding {
+            // Of those that are left, some write all together.
+            for how in ["write_at", "write_at_all"] {
+                let arguments = [&file, how, "3", "1024", "64", "128", "1"];
+                assert_eq!(succeed(&flags, 2, &program("tear.c"), &arguments), "torn 0 of 3\n", "{how}");
+            }
+            return;
+        }
+    }
+    panic!("no rank was stopped while it held a lock");
 }
 
 #[test]

@@ -51,6 +51,13 @@ pub struct Args {
     /// 10s]
     #[arg(long, value_name = "TIME")]
     lock_lease: Option<Time>,
+    /// Consequence for a rank that holds bytes when its lease is about to end, because it was stopped or cannot reach the
+    /// servers
+    #[arg(long, value_enum, value_name = "ACTION", default_value_t = LeaseLost::Error)]
+    lease_lost: LeaseLost,
+    /// Put files in atomic mode as soon as they are open, for libraries that have no call for it, such as PnetCDF and ADIOS
+    #[arg(long)]
+    atomic: bool,
     /// Arguments of mpirun: its flags and the programs to run
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "ARGUMENT")]
     words: Vec<OsString>,
@@ -63,6 +70,15 @@ enum Mpi {
     Mpich,
     /// Open MPI
     Openmpi,
+}
+
+/// A consequence of a lost lease.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaseLost {
+    /// Its call fails; if it was stopped right before a write, it still writes when it continues
+    Error,
+    /// A watchdog beside it kills it before others get its bytes, and the launcher ends the job
+    Kill,
 }
 
 impl Mpi {
@@ -148,6 +164,13 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     if let Some(key) = &common.key {
         let key = std::path::absolute(key).map_err(Failure::io("find the key"))?;
         words.extend(mpi.variable("NACRE_KEY", key.as_os_str()));
+    }
+    if args.lease_lost == LeaseLost::Kill {
+        let this = std::env::current_exe().map_err(Failure::io("find the program that runs"))?;
+        words.extend(mpi.variable("NACRE_MPIIO_WATCHDOG", this.as_os_str()));
+    }
+    if args.atomic {
+        words.extend(mpi.variable("NACRE_MPIIO_ATOMIC", OsStr::new("1")));
     }
     // A "--" before mpirun's own flags is for this program.
     let theirs = args.words.iter().skip(usize::from(args.words.first().is_some_and(|word| word == "--")));
