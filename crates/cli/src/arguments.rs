@@ -279,6 +279,7 @@ pub enum Command {
     CopyObjects(copy::Args),
     Class(class::Args),
     Map(map::Args),
+    Balance(balance::Args),
     Fs(fs::Args),
     Mount(mount::Args),
     Zlog(zlog::Args),

@@ -2,6 +2,7 @@
 
 pub mod administration;
 pub mod apply;
+pub mod balance;
 pub mod bench;
 pub mod browse;
 mod child;
@@ -106,6 +107,7 @@ async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> 
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Class(args) => class::run(session, args).await,
         Command::Map(args) => map::run(session, args).await,
+        Command::Balance(args) => balance::run(session, args).await,
         Command::Ping(args) => ping::run(session, args).await,
         Command::Status(args) => status::run(session, args).await,
         Command::Top(args) => top::run(session, args).await,

@@ -193,6 +193,42 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[("nacre map validator show settings colours", "print the script of a validator")],
     ),
     ("map validator rm", &[("nacre map validator rm settings colours", "remove a validator")]),
+    ("balance ls", &[("nacre balance ls", "list the policies that ship")]),
+    (
+        "balance set",
+        &[
+            ("nacre balance set adaptable", "put a policy that ships into force"),
+            (
+                "nacre balance set ./mine.lua --tick 5s",
+                "put a script of your own into force, and decide every 5 seconds",
+            ),
+            ("nacre balance set --moves 2", "move at most 2 resources away from a rank at a tick"),
+        ],
+    ),
+    ("balance show", &[("nacre balance show", "print the policy in force and the settings")]),
+    ("balance history", &[("nacre balance history", "list the changes that are kept")]),
+    (
+        "balance rollback",
+        &[("nacre balance rollback", "put the policy before the present one into force again")],
+    ),
+    ("balance off", &[("nacre balance off", "stop balancing")]),
+    ("balance pin", &[("nacre balance pin sequencer:orders 2", "keep a sequencer at rank 2")]),
+    ("balance unpin", &[("nacre balance unpin sequencer:orders", "leave it to the policy again")]),
+    (
+        "balance mask",
+        &[
+            ("nacre balance mask 'sequencer:*' 1 2", "move sequencers to ranks 1 and 2 only"),
+            ("nacre balance mask 'sequencer:*'", "move them anywhere again"),
+        ],
+    ),
+    (
+        "balance simulate",
+        &[(
+            "nacre balance simulate load.jsonl --policy ./mine.lua --ranks 8",
+            "try a script on a trace, without any server",
+        )],
+    ),
+    ("balance explain", &[("nacre balance explain --policy hash", "see what another policy would do now")]),
     ("fs ls", &[("nacre fs ls /home", "list a directory of the namespace")]),
     ("fs stat", &[("nacre fs stat /home/notes", "show owner, permissions, times and size")]),
     ("fs find", &[("nacre fs find / --name '*.log' --type file", "find files by name")]),
@@ -501,7 +537,8 @@ const RELATED: &[(&str, &[&str])] = &[
     ("locks", &["nacre-lock"]),
     ("mpirun", &["nacre-lock", "nacre-locks"]),
     ("sequencer", &["nacre-rank", "nacre-fail", "nacre-zlog"]),
-    ("rank", &["nacre-sequencer", "nacre-fail", "nacre-serve"]),
+    ("rank", &["nacre-sequencer", "nacre-balance", "nacre-fail", "nacre-serve"]),
+    ("balance", &["nacre-rank", "nacre-sequencer", "nacre-map", "nacre-log"]),
     ("fail", &["nacre-status", "nacre-rank", "nacre-sequencer"]),
     ("zlog", &["nacre-sequencer"]),
     ("fs", &["nacre-mount", "nacre-sequencer", "nacre-class"]),

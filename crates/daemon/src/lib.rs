@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod administration;
+mod balance;
 mod class;
 mod cluster;
 mod counters;
@@ -61,6 +62,7 @@ use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
 
 use crate::administration::Administration;
+use crate::balance::Balancing;
 use crate::class::ClassPart;
 use crate::cluster::{Cluster, Summary};
 use crate::guard::Guarded;
@@ -83,6 +85,7 @@ pub struct Daemon {
     server: Option<Server>,
     lock: Option<LockRole>,
     lock_cycles: Option<CycleWatch>,
+    balancing: Option<Balancing>,
     meta: Option<MetaRole>,
     cluster: Option<Cluster>,
     classes: Option<Arc<Runner>>,
@@ -146,6 +149,7 @@ impl Daemon {
             server: None,
             lock: None,
             lock_cycles: None,
+            balancing: None,
             meta: None,
             cluster: None,
             classes: None,
@@ -266,6 +270,9 @@ impl Daemon {
         }
         if let (Some(kept), Some(meta)) = (kept, &mut self.meta) {
             meta::begin(meta, &membership, kept, server.addresses())?;
+            let name = summary.as_ref().map_or_else(machine, |summary| summary.name.clone());
+            let (rank, objects) = (meta.handle(), lock::objects(options, &membership, kept)?);
+            self.balancing = Some(Balancing::start(objects, &name, rank)?);
         }
         if let (Some(kept), Some(summary)) = (kept, summary) {
             let _ = summary.stats.set(server.stats().clone());
@@ -330,7 +337,21 @@ impl Daemon {
     /// # Errors
     /// The reason why a role failed, earlier or while stopping; the other roles are stopped in good order in any case.
     pub fn stop(self) -> Result<(), StoreError> {
-        let Daemon { server, lock, lock_cycles, meta, cluster, classes, reflector, http, store, .. } = self;
+        let Daemon {
+            server,
+            lock,
+            lock_cycles,
+            balancing,
+            meta,
+            cluster,
+            classes,
+            reflector,
+            http,
+            store,
+            ..
+        } = self;
+        // What it has begun to move is moved; it begins nothing more.
+        drop(balancing);
         // It says that the server stops, while the others can still be reached over their connections and this one.
         drop(cluster);
         // A standby can take over while the last replies are still on their way.

@@ -180,7 +180,7 @@ impl Conditions {
 }
 
 /// Returns the name of whoever runs the program.
-fn default_author() -> String {
+pub(super) fn default_author() -> String {
     let user = ["USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));

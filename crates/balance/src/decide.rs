@@ -1,0 +1,396 @@
+//! The decision of a rank at a tick: no clock, no I/O.
+//!
+//! The policy says how much load goes to which rank, a selector which resources that are. Pins go first, masks limit where
+//! resources may go, the ledger holds back those whose moves gained nothing, and no tick makes more moves than allowed.
+//!
+//! A policy that fails before it has ever succeeded here gives its place back to the one before it. One that fails later
+//! stays in force, and the tick makes no moves of it. Either way there is one line about it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nacre_quantity::Escaped;
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::Ledger;
+use crate::limit::{OFFERED_MAX, OFFERS_MAX, RANKS_MAX};
+use crate::metric::Metrics;
+use crate::policy::{Choice, Evaluated, Policy, PolicyError, View};
+use crate::resource::{Kind, Resource, ResourceId};
+use crate::select::select;
+use crate::setting::{Mode, Settings};
+
+/// A move of a resource from one rank to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Move {
+    /// The resource.
+    pub id: ResourceId,
+    /// Its load when that was decided.
+    pub load: f64,
+    /// The rank that it leaves.
+    pub from: usize,
+    /// The rank that gets it.
+    pub to: usize,
+    /// How its clients reach it then, if it is a sequencer.
+    pub mode: Mode,
+    /// True if it is pinned there: then it is not judged by what it gains.
+    pub is_pin: bool,
+}
+
+impl fmt::Display for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Move { id, load, from, to, .. } = self;
+        write!(f, "{} (load {load:.1}) from rank {from} to rank {to}", Escaped::of(&id.to_string()))?;
+        if id.kind == Kind::Sequencer && self.mode != Mode::Client {
+            write!(f, ", mode {}", self.mode.name())?;
+        }
+        if self.is_pin { f.write_str(", pinned there") } else { Ok(()) }
+    }
+}
+
+/// Something that is worth a line.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// The policy failed. Which one is in force since; `None`: none is.
+    Failed {
+        /// The failure.
+        error: PolicyError,
+        /// The name and the version of the policy in force.
+        in_force: Option<(String, u64)>,
+    },
+    /// There are more ranks than a balancer takes.
+    TooManyRanks(usize),
+    /// Load that the policy wants to send to a rank, and no resource that may go there fits.
+    NothingFits {
+        /// The rank.
+        to: usize,
+        /// The load.
+        amount: f64,
+    },
+    /// The limit of moves at a tick was reached.
+    Limit(u32),
+    /// A resource that the policy might move rests.
+    Rests {
+        /// The resource.
+        id: ResourceId,
+        /// The time for which it still does.
+        left: Duration,
+    },
+    /// A move gained nothing.
+    NoGain {
+        /// The resource.
+        id: ResourceId,
+        /// The rank that it left.
+        from: usize,
+        /// The rank that got it.
+        to: usize,
+        /// The time until which it rests.
+        until: Duration,
+    },
+    /// A resource went back to where it was shortly before.
+    BackAndForth {
+        /// The resource.
+        id: ResourceId,
+        /// The rank that it leaves, and the one that it goes back to.
+        between: (usize, usize),
+        /// The time until which it rests.
+        until: Duration,
+    },
+}
+
+impl Note {
+    /// Returns whether it is worth a line of the cluster log.
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Note::Failed { .. } | Note::TooManyRanks(_) | Note::BackAndForth { .. })
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::Failed { error, in_force: Some((name, version)) } => {
+                write!(f, "{error}; \"{name}\" of version {version} stays in force")
+            }
+            Note::Failed { error, in_force: None } => write!(f, "{error}; nothing is balanced"),
+            Note::TooManyRanks(count) => {
+                write!(
+                    f,
+                    "{count} ranks are more than the {RANKS_MAX} that can be balanced; nothing is moved"
+                )
+            }
+            Note::NothingFits { to, amount } => {
+                write!(f, "no resource that may go to rank {to} fits into the load of {amount:.1} for it")
+            }
+            Note::Limit(moves) => write!(f, "the limit of {moves} moves at a tick was reached"),
+            Note::Rests { id, left } => {
+                let id = id.to_string();
+                write!(f, "{} rests for another {} s", Escaped::of(&id), left.as_secs())
+            }
+            Note::NoGain { id, from, to, .. } => {
+                let id = id.to_string();
+                write!(
+                    f,
+                    "moving {} from rank {from} to rank {to} gained nothing; it rests",
+                    Escaped::of(&id)
+                )
+            }
+            Note::BackAndForth { id, between: (from, to), .. } => {
+                let id = id.to_string();
+                write!(
+                    f,
+                    "{} goes back and forth between ranks {from} and {to}; it rests after this move",
+                    Escaped::of(&id)
+                )
+            }
+        }
+    }
+}
+
+/// What a rank knows at a tick.
+#[derive(Clone, Copy, Debug)]
+pub struct Tick<'a> {
+    /// The time since any fixed moment.
+    pub now: Duration,
+    /// The metrics of all ranks.
+    pub ranks: &'a [Metrics],
+    /// The resources that the rank has.
+    pub resources: &'a [Resource],
+}
+
+/// What a rank does at a tick, and why.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// The moves, in the order in which they are to be made.
+    pub moves: Vec<Move>,
+    /// The load that the policy sends to each rank; empty if it was not run.
+    pub targets: Vec<f64>,
+    /// The remarks.
+    pub notes: Vec<Note>,
+    /// The lines that the policy logged.
+    pub log: Vec<String>,
+}
+
+/// The number of notes about resting resources at a tick.
+const RESTS_NOTED_MAX: usize = 8;
+
+/// The balancer of one rank.
+#[derive(Clone, Debug)]
+pub struct Balancer {
+    rank: usize,
+    current: Option<Arc<Policy>>,
+    /// The policy to go back to, until the current one has succeeded.
+    before: Option<(Arc<Policy>, Option<Bytes>)>,
+    has_succeeded: bool,
+    state: Option<Bytes>,
+    ticks: usize,
+}
+
+impl Balancer {
+    /// Creates the balancer of a rank, without a policy.
+    pub fn new(rank: usize) -> Self {
+        Self { rank, current: None, before: None, has_succeeded: false, state: None, ticks: 0 }
+    }
+
+    /// Returns the policy in force.
+    pub fn policy(&self) -> Option<&Arc<Policy>> {
+        self.current.as_ref()
+    }
+
+    /// Puts a policy into force. It begins without any state.
+    pub fn install(&mut self, policy: Arc<Policy>) {
+        let state = self.state.take();
+        let before = self.current.replace(policy);
+        // One that never succeeded is nothing to go back to.
+        if self.has_succeeded {
+            self.before = before.map(|before| (before, state));
+        }
+        self.has_succeeded = false;
+    }
+
+    /// Takes the policy out of force, and forgets what it kept.
+    pub fn remove(&mut self) {
+        *self = Self { ticks: self.ticks, ..Self::new(self.rank) };
+    }
+
+    /// Returns the name and the version of the policy in force.
+    pub fn in_force(&self) -> Option<(String, u64)> {
+        self.current.as_ref().map(|policy| (policy.name().to_owned(), policy.version()))
+    }
+
+    /// Decides. Moves are noted in the ledger as made.
+    pub fn tick(&mut self, tick: &Tick<'_>, settings: &Settings, ledger: &mut Ledger) -> Decision {
+        let mut decision = Decision::default();
+        self.ticks = self.ticks.wrapping_add(1);
+        if tick.ranks.len() > RANKS_MAX {
+            decision.notes.push(Note::TooManyRanks(tick.ranks.len()));
+            return decision;
+        }
+        let loads: Vec<f64> = tick.ranks.iter().map(|metrics| metrics.all_load).collect();
+        decision.notes = ledger.judge(&loads, tick.now, settings.tick());
+        let most = settings.moves_per_tick as usize;
+        self.move_pinned(tick, settings, most, &mut decision);
+        if let Some((policy, evaluated)) = self.evaluate(tick, settings, &mut decision) {
+            self.move_load(&policy, tick, settings, evaluated, ledger, &mut decision);
+        }
+        for made in &decision.moves {
+            if !made.is_pin {
+                decision.notes.extend(ledger.moved(made, &loads, tick.now, settings.tick()));
+            }
+        }
+        decision
+    }
+
+    fn move_pinned(&self, tick: &Tick<'_>, settings: &Settings, most: usize, decision: &mut Decision) {
+        if settings.pins.is_empty() {
+            return;
+        }
+        for Resource { id, load } in tick.resources {
+            match settings.pin(id) {
+                Some(to) if to != self.rank && to < tick.ranks.len() && decision.moves.len() < most => {
+                    let (from, mode) = (self.rank, settings.mode);
+                    decision.moves.push(Move { id: id.clone(), load: *load, from, to, mode, is_pin: true });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn view<'a>(&'a self, tick: &Tick<'a>, settings: &Settings) -> View<'a> {
+        let state = self.state.as_ref();
+        View { whoami: self.rank, ranks: tick.ranks, now: tick.now, tick: settings.tick(), state }
+    }
+
+    /// Runs the policy in force, or the one before it if that fails and has never succeeded.
+    fn evaluate(
+        &mut self,
+        tick: &Tick<'_>,
+        settings: &Settings,
+        decision: &mut Decision,
+    ) -> Option<(Arc<Policy>, Evaluated)> {
+        loop {
+            let policy = self.current.clone()?;
+            match policy.run(&self.view(tick, settings), None) {
+                Ok(evaluated) => {
+                    (self.has_succeeded, self.before) = (true, None);
+                    return Some((policy, evaluated));
+                }
+                Err(error) if self.has_succeeded => {
+                    decision.notes.push(Note::Failed { error, in_force: self.in_force() });
+                    return None;
+                }
+                Err(error) => {
+                    (self.current, self.state) = match self.before.take() {
+                        Some((before, state)) => (Some(before), state),
+                        None => (None, None),
+                    };
+                    // It had succeeded, or would not be here.
+                    self.has_succeeded = self.current.is_some();
+                    decision.notes.push(Note::Failed { error, in_force: self.in_force() });
+                }
+            }
+        }
+    }
+
+    fn move_load(
+        &mut self,
+        policy: &Policy,
+        tick: &Tick<'_>,
+        settings: &Settings,
+        mut evaluated: Evaluated,
+        ledger: &Ledger,
+        decision: &mut Decision,
+    ) {
+        let most = settings.moves_per_tick as usize;
+        let targets = evaluated.targets.iter().enumerate();
+        let count = targets.filter(|(to, amount)| *to != self.rank && **amount > 0.0).count();
+        let mut candidates: Vec<&Resource> = Vec::new();
+        if count > 0 {
+            let mut rests = 0;
+            for resource in tick.resources.iter().filter(|resource| resource.load > 0.0) {
+                let Resource { id, .. } = resource;
+                if settings.pin(id).is_some() {
+                    continue;
+                }
+                match ledger.rests_until(id, tick.now) {
+                    None => candidates.push(resource),
+                    Some(until) => {
+                        rests += 1;
+                        if rests <= RESTS_NOTED_MAX {
+                            let (id, left) = (id.clone(), until.saturating_sub(tick.now));
+                            decision.notes.push(Note::Rests { id, left });
+                        }
+                    }
+                }
+            }
+        }
+        if count > 0 && evaluated.choice == Choice::Own {
+            self.offer(&mut candidates, count);
+            match policy.run(&self.view(tick, settings), Some(&candidates[..])) {
+                Ok(again) => evaluated = again,
+                Err(error) => {
+                    decision.notes.push(Note::Failed { error, in_force: self.in_force() });
+                    return;
+                }
+            }
+        }
+        let selector = match evaluated.choice {
+            Choice::Named(selector) => selector,
+            Choice::Default | Choice::Own => settings.selector,
+        };
+        let mut is_taken = vec![false; candidates.len()];
+        for (to, amount) in evaluated.targets.iter().copied().enumerate() {
+            if to == self.rank || amount <= 0.0 {
+                continue;
+            }
+            let room = most.saturating_sub(decision.moves.len());
+            if room == 0 {
+                decision.notes.push(Note::Limit(settings.moves_per_tick));
+                break;
+            }
+            let may_go = |at: &usize| !is_taken[*at] && settings.permits(&candidates[*at].id, to);
+            let chosen: Vec<usize> = match evaluated.choice {
+                Choice::Own => {
+                    let own = evaluated.chosen.iter().filter(|(rank, _)| *rank == to);
+                    own.flat_map(|(_, chosen)| chosen.iter().copied()).filter(may_go).take(room).collect()
+                }
+                _ => {
+                    let free: Vec<usize> = (0..candidates.len()).filter(may_go).collect();
+                    let resources: Vec<&Resource> = free.iter().map(|at| candidates[*at]).collect();
+                    select(selector, &resources, amount, room).into_iter().map(|at| free[at]).collect()
+                }
+            };
+            if chosen.is_empty() && evaluated.choice != Choice::Own {
+                decision.notes.push(Note::NothingFits { to, amount });
+            }
+            for at in chosen {
+                is_taken[at] = true;
+                let Resource { id, load } = candidates[at];
+                let (from, mode) = (self.rank, settings.mode);
+                decision.moves.push(Move { id: id.clone(), load: *load, from, to, mode, is_pin: false });
+            }
+        }
+        if evaluated.state.is_some() {
+            self.state = evaluated.state;
+        }
+        decision.targets = evaluated.targets;
+        decision.log = evaluated.log;
+    }
+
+    /// Bounds what a policy's own function is offered: the greater half are the biggest resources, and the rest takes turns.
+    fn offer(&self, candidates: &mut Vec<&Resource>, targets: usize) {
+        let most = OFFERED_MAX.min((OFFERS_MAX / targets.max(1)).max(2));
+        if candidates.len() <= most {
+            return;
+        }
+        candidates.sort_by(|a, b| b.load.total_cmp(&a.load).then_with(|| a.id.cmp(&b.id)));
+        let (big, turn) = (most / 2, most - most / 2);
+        let others = candidates.split_off(big);
+        let start = self.ticks.wrapping_mul(turn) % others.len();
+        candidates.extend(others.iter().cycle().skip(start).take(turn.min(others.len())));
+    }
+}
+
+#[cfg(test)]
+mod tests;

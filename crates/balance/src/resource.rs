@@ -1,0 +1,139 @@
+//! What is moved between ranks: subtrees, sequencers, groups of a reflector, each with its load.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limit::RESOURCE_NAME_BYTES_MAX;
+
+/// The kind of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A subtree of the namespace; its name is its path.
+    Subtree,
+    /// A sequencer.
+    Sequencer,
+    /// A group of a reflector.
+    Group,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 3] = [Kind::Subtree, Kind::Sequencer, Kind::Group];
+
+    /// Returns the kind's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Subtree => "subtree",
+            Kind::Sequencer => "sequencer",
+            Kind::Group => "group",
+        }
+    }
+
+    /// Returns the name of the metric with the load of a rank's resources of this kind.
+    pub fn metric(self) -> &'static str {
+        match self {
+            Kind::Subtree => "load.subtree",
+            Kind::Sequencer => "load.sequencer",
+            Kind::Group => "load.group",
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Kind::ALL.into_iter().find(|kind| kind.name() == text);
+        known
+            .ok_or_else(|| format!("\"{text}\" is not a kind of resource: it is subtree, sequencer or group"))
+    }
+}
+
+/// The kind and the name of a resource, printed as `sequencer:orders`. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ResourceId {
+    /// The kind.
+    pub kind: Kind,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl ResourceId {
+    /// Creates the id of a resource.
+    ///
+    /// # Errors
+    /// A sentence, if the name is empty or too long.
+    pub fn new(kind: Kind, name: &str) -> Result<Self, String> {
+        if name.is_empty() {
+            return Err("the name of a resource is empty".to_owned());
+        }
+        if name.len() > RESOURCE_NAME_BYTES_MAX {
+            let len = name.len();
+            return Err(format!(
+                "the name of a resource has {len} bytes; the limit is {RESOURCE_NAME_BYTES_MAX}"
+            ));
+        }
+        Ok(Self { kind, name: name.into() })
+    }
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.name(), self.name)
+    }
+}
+
+impl FromStr for ResourceId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("\"{text}\" is not KIND:NAME, such as sequencer:orders or subtree:/home");
+        let (kind, name) = text.split_once(':').ok_or_else(wrong)?;
+        Self::new(kind.parse()?, name)
+    }
+}
+
+impl TryFrom<String> for ResourceId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<ResourceId> for String {
+    fn from(id: ResourceId) -> String {
+        id.to_string()
+    }
+}
+
+/// A resource with its load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resource {
+    /// The kind and the name.
+    pub id: ResourceId,
+    /// The load: requests per second, unless the counters say otherwise.
+    pub load: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_as_they_are_printed() {
+        for text in ["subtree:/a/b:c", "sequencer:orders", "group:7400/5"] {
+            let id: ResourceId = text.parse().unwrap();
+            assert_eq!(id.to_string(), text);
+            let json = serde_json::to_string(&id).unwrap();
+            assert_eq!(serde_json::from_str::<ResourceId>(&json).unwrap(), id);
+        }
+        for text in ["orders", "lock:a", "sequencer:", "", ":"] {
+            assert!(text.parse::<ResourceId>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! `nacre balance`: policies that balance load between ranks are put into force, tried and explained.
+
+mod figure;
+mod shown;
+
+use std::fs::File;
+use std::io::{BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nacre_balance::limit::POLICY_BYTES_MAX;
+use nacre_balance::{
+    BalanceError, Balancer, InForce, Ledger, Metrics, Mode, Participants, Pattern, Policy, Published,
+    Registry, ResourceId, SHIPPED, Selector, Settings, Tick, Trace, participants, published, shipped,
+    simulate,
+};
+use nacre_map::ProposeError;
+use nacre_map::log::{Entry, Level, Log};
+use nacre_quantity::Escaped;
+use serde_json::json;
+
+use self::shown::{Explained, explained, in_force_json, print_history, print_in_force, print_simulated};
+use super::map::default_author;
+use crate::arguments;
+use crate::failure::Failure;
+use crate::output::{self, Table};
+use crate::quantity::Time;
+use crate::session::Context;
+
+const AFTER_HELP: &str = "\
+A policy is a Lua script that says how much load a rank sends to each of the others, in the form of Ceph's balancer or in that \
+of the paper. POLICY is a file if it contains a slash or ends with .lua, - for standard input, and otherwise the name of one \
+that ships (\"nacre balance ls\").
+
+Resources are named KIND:NAME, such as sequencer:orders, subtree:/home or group:7400; kinds are subtree, sequencer and group.";
+
+/// Balance load between metadata ranks by policies in Lua
+///
+/// All ranks use the same version of a policy. One that fails leaves in force what was in force before.
+#[derive(clap::Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// List the policies that ship
+    Ls,
+    /// Put a policy into force, or change settings; prints the version
+    Set {
+        /// The policy; without it, only settings are changed
+        #[arg(value_name = "POLICY")]
+        policy: Option<PathBuf>,
+        /// Name of the policy [default: the file's name without its extension]
+        #[arg(long, requires = "policy")]
+        name: Option<String>,
+        #[command(flatten)]
+        settings: SettingArgs,
+    },
+    /// Print the policy in force and the settings
+    Show {
+        /// Print the script itself
+        #[arg(long)]
+        text: bool,
+    },
+    /// List the changes that are kept, oldest first
+    History {
+        /// Print only the last COUNT changes
+        #[arg(short = 'n', long, value_name = "COUNT", value_parser = arguments::at_least_one)]
+        count: Option<usize>,
+    },
+    /// Put an earlier policy into force again, as a new version; prints it
+    Rollback {
+        /// The version to bring back [default: the latest with another policy]
+        version: Option<u64>,
+    },
+    /// Stop balancing; pins and other settings are kept
+    Off,
+    /// Keep a resource at a rank: it is moved there, and stays
+    Pin {
+        /// The resource
+        resource: ResourceId,
+        /// The rank
+        rank: u32,
+    },
+    /// Leave a resource to the policy again
+    Unpin {
+        /// The resource
+        resource: ResourceId,
+    },
+    /// Limit the ranks that a resource may be moved to; without ranks, remove the limit
+    Mask {
+        /// The resource, or all of a kind, such as sequencer:*
+        resource: Pattern,
+        /// The ranks
+        #[arg(value_name = "RANK")]
+        ranks: Vec<u32>,
+    },
+    /// Simulate a policy on a trace, and print loads and moves over time
+    ///
+    /// A trace is a file of JSON objects, one a line: {"at": 0, "kind": "sequencer", "name": "orders", "load": 7, "rank": 0}.
+    /// The page on balancing has the details.
+    Simulate {
+        /// The trace; - is standard input
+        trace: PathBuf,
+        /// Number of ranks [default: that of the trace, or 3]
+        #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
+        ranks: Option<usize>,
+        /// The policy
+        #[arg(long, value_name = "POLICY", default_value = "adaptable")]
+        policy: PathBuf,
+        #[command(flatten)]
+        settings: SettingArgs,
+        /// Also draw the loads over time into this file, as SVG
+        #[arg(long, value_name = "FILE")]
+        figure: Option<PathBuf>,
+    },
+    /// Explain what the next tick would do, and why, by what ranks have published
+    Explain {
+        /// Try this policy instead of the one in force
+        #[arg(long, value_name = "POLICY")]
+        policy: Option<PathBuf>,
+    },
+}
+
+/// The settings that flags change.
+#[derive(clap::Args, Debug)]
+struct SettingArgs {
+    /// Time between two decisions [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    tick: Option<Time>,
+    /// Maximum number of moves away from one rank at a tick [default: 8]
+    #[arg(long, value_name = "COUNT")]
+    moves: Option<u32>,
+    /// Choice of resources for a policy that names none: biggest, fewest or locality [default: biggest]
+    #[arg(long, value_name = "SELECTOR")]
+    selector: Option<Selector>,
+    /// How clients reach moved sequencers: client (redirected), proxy (forwarded) or proxy-half [default: client]
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Mode>,
+}
+
+impl SettingArgs {
+    fn is_empty(&self) -> bool {
+        self.tick.is_none() && self.moves.is_none() && self.selector.is_none() && self.mode.is_none()
+    }
+
+    fn apply(&self, mut settings: Settings) -> Settings {
+        if let Some(Time(tick)) = self.tick {
+            settings.tick_ms = u64::try_from(tick.as_millis()).unwrap_or(u64::MAX);
+        }
+        settings.moves_per_tick = self.moves.unwrap_or(settings.moves_per_tick);
+        settings.selector = self.selector.unwrap_or(settings.selector);
+        settings.mode = self.mode.unwrap_or(settings.mode);
+        settings
+    }
+}
+
+/// Runs `nacre balance`.
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
+    match args.action {
+        Action::Ls => list(session),
+        Action::Set { policy, name, settings } => set(session, policy, name, &settings).await,
+        Action::Show { text } => show(session, text).await,
+        Action::History { count } => {
+            let mut history = registry(session.open()?)?.history().await?;
+            if let Some(count) = count {
+                history.drain(..history.len().saturating_sub(count));
+            }
+            print_history(session, &history)
+        }
+        Action::Rollback { version } => {
+            let registry = registry(session.open()?)?;
+            let in_force = registry.rollback(&default_author(), version).await.map_err(failure)?;
+            changed(session, &registry, &in_force).await
+        }
+        Action::Off => {
+            let registry = registry(session.open()?)?;
+            let in_force = registry.off(&default_author()).await.map_err(failure)?;
+            changed(session, &registry, &in_force).await
+        }
+        Action::Pin { resource, rank } => {
+            let pin = |settings: &mut Settings| {
+                settings.pins.insert(resource.clone(), rank);
+            };
+            change(session, pin).await
+        }
+        Action::Unpin { resource } => {
+            let unpin = |settings: &mut Settings| {
+                settings.pins.remove(&resource);
+            };
+            change(session, unpin).await
+        }
+        Action::Mask { resource, ranks } => {
+            let mask = |settings: &mut Settings| {
+                match ranks.is_empty() {
+                    true => settings.masks.remove(&resource),
+                    false => settings.masks.insert(resource.clone(), ranks.clone()),
+                };
+            };
+            change(session, mask).await
+        }
+        Action::Simulate { trace, ranks, policy, settings, figure } => {
+            run_simulation(session, &trace, ranks, &policy, &settings, figure)
+        }
+        Action::Explain { policy } => explain(session, policy).await,
+    }
+}
+
+fn registry(store: nacre::Store) -> Result<Registry, Failure> {
+    Ok(Registry::new(Arc::new(store))?)
+}
+
+fn failure(error: BalanceError) -> Failure {
+    match error {
+        BalanceError::Store(error) | BalanceError::Propose(ProposeError::Store(error)) => error.into(),
+        BalanceError::Policy(error) => Failure::Failed(format!("{error}; nothing was changed")),
+        BalanceError::Propose(error) => Failure::Failed(format!("{error}; nothing was changed")),
+        error => Failure::Failed(error.to_string()),
+    }
+}
+
+fn list(session: &Context) -> Result<(), Failure> {
+    if session.json {
+        let list: Vec<_> =
+            SHIPPED.iter().map(|one| json!({ "name": one.name, "about": one.about })).collect();
+        return Ok(output::line(&json!(list).to_string())?);
+    }
+    let mut table = Table::new(&["policy", "about"]);
+    for one in &SHIPPED {
+        table.row([one.name.to_owned(), one.about.to_owned()]);
+    }
+    Ok(table.print()?)
+}
+
+/// Returns the name and the text of a policy that the command line names.
+fn policy_text(policy: &Path, name: Option<String>) -> Result<(String, String), Failure> {
+    let word = policy.to_string_lossy();
+    let is_file = word == "-" || word.contains('/') || word.ends_with(".lua");
+    let Some(shipped) = shipped(&word).filter(|_| !is_file) else {
+        if !is_file {
+            let names: Vec<&str> = SHIPPED.iter().map(|one| one.name).collect();
+            let text = format!("no policy \"{}\" ships; there are {}", Escaped::of(policy), names.join(", "));
+            return Err(Failure::Usage(format!("{text}. A file is named with a slash, or ends with .lua")));
+        }
+        let mut text = Vec::new();
+        let most = POLICY_BYTES_MAX as u64 + 1;
+        let read = match word == "-" {
+            true => std::io::stdin().lock().take(most).read_to_end(&mut text),
+            false => File::open(policy).and_then(|file| file.take(most).read_to_end(&mut text)),
+        };
+        let shown = Escaped::of(policy);
+        read.map_err(Failure::io(format_args!("read {shown}")))?;
+        let text =
+            String::from_utf8(text).map_err(|_| Failure::Failed(format!("{shown} is not valid UTF-8")))?;
+        let stem = policy.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let name = match (name, stem) {
+            (Some(name), _) => name,
+            (None, Some(stem)) if word != "-" => stem,
+            _ => "policy".to_owned(),
+        };
+        return Ok((name, text));
+    };
+    Ok((name.unwrap_or_else(|| shipped.name.to_owned()), shipped.text.to_owned()))
+}
+
+async fn set(
+    session: &Context,
+    policy: Option<PathBuf>,
+    name: Option<String>,
+    settings: &SettingArgs,
+) -> Result<(), Failure> {
+    let Some(policy) = policy else {
+        if settings.is_empty() {
+            let text =
+                "name a policy, or settings to change; \"nacre balance ls\" lists the policies that ship";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        return change(session, |known| *known = settings.apply(std::mem::take(known))).await;
+    };
+    let (name, text) = policy_text(&policy, name)?;
+    let registry = registry(session.open_to_fill()?)?;
+    let author = default_author();
+    // Settings first: the policy then begins with its own.
+    if !settings.is_empty() {
+        let changed = registry
+            .change(&author, |mut known| {
+                known.settings = settings.apply(known.settings);
+                Ok(known)
+            })
+            .await;
+        changed.map_err(failure)?;
+    }
+    let in_force = registry.set(&author, &name, &text).await.map_err(failure)?;
+    changed(session, &registry, &in_force).await
+}
+
+/// Changes settings, and prints what is in force then.
+async fn change(session: &Context, change: impl Fn(&mut Settings)) -> Result<(), Failure> {
+    let (registry, author) = (registry(session.open_to_fill()?)?, default_author());
+    let changed = registry.change(&author, |mut known| {
+        change(&mut known.settings);
+        Ok(known)
+    });
+    let in_force = changed.await.map_err(failure)?;
+    if session.json {
+        Ok(output::line(&in_force_json(&in_force).to_string())?)
+    } else {
+        print_in_force(&in_force)
+    }
+}
+
+/// Prints the version of a policy that has come into force, and says so in the cluster log.
+async fn changed(session: &Context, registry: &Registry, in_force: &InForce) -> Result<(), Failure> {
+    let version = in_force.version;
+    let text = match &in_force.policy {
+        Some(stored) => format!("policy \"{}\" is in force as version {version}", stored.name),
+        None => format!("nothing is balanced since version {version}"),
+    };
+    let log = Log::new(registry.store().clone(), Default::default())?;
+    // What was changed is changed, even if the log cannot be written.
+    let source = format!("{}, balancer", default_author());
+    if let Err(error) = log.append(&[Entry::new(&source, Level::Info, &text)]).await {
+        output::complain(&format!("nacre: the cluster log does not show it: {error}"));
+    }
+    let line = if session.json { in_force_json(in_force).to_string() } else { version.to_string() };
+    Ok(output::line(&line)?)
+}
+
+async fn show(session: &Context, text: bool) -> Result<(), Failure> {
+    let registry = registry(session.open()?)?;
+    let in_force = registry.current().await?;
+    if text {
+        let stored = in_force.policy.as_ref().ok_or_else(no_policy)?;
+        return Ok(output::foreign_text(registry.text(stored).await?.as_bytes())?);
+    }
+    match session.json {
+        true => Ok(output::line(&in_force_json(&in_force).to_string())?),
+        false => print_in_force(&in_force),
+    }
+}
+
+fn no_policy() -> Failure {
+    Failure::Failed("no policy is in force; \"nacre balance set\" puts one into force".to_owned())
+}
+
+/// Compiles a policy that the command line names.
+fn named_policy(policy: &Path, version: u64) -> Result<Arc<Policy>, Failure> {
+    let (name, text) = policy_text(policy, None)?;
+    let policy = Policy::new(&name, version, &text).map_err(|error| Failure::Failed(error.to_string()))?;
+    Ok(Arc::new(policy))
+}
+
+fn run_simulation(
+    session: &Context,
+    trace: &Path,
+    ranks: Option<usize>,
+    policy: &Path,
+    settings: &SettingArgs,
+    figure: Option<PathBuf>,
+) -> Result<(), Failure> {
+    let shown = Escaped::of(trace);
+    let read = match trace.as_os_str() == "-" {
+        true => Trace::read(std::io::stdin().lock()),
+        false => {
+            let file = File::open(trace).map_err(Failure::io(format_args!("open {shown}")))?;
+            Trace::read(BufReader::new(file))
+        }
+    };
+    let read = read.map_err(|why| Failure::Failed(format!("trace {shown}: {why}")))?;
+    let policy = named_policy(policy, 1)?;
+    let ranks = ranks.or(read.ranks).unwrap_or(3);
+    let simulated =
+        simulate(&read, &policy, &settings.apply(Settings::default()), ranks).map_err(Failure::Failed)?;
+    if let Some(file) = figure {
+        let svg = figure::svg(&simulated).map_err(Failure::Failed)?;
+        std::fs::write(&file, svg).map_err(Failure::io(format_args!("write {}", Escaped::of(&file))))?;
+    }
+    print_simulated(session, &simulated)
+}
+
+async fn explain(session: &Context, policy: Option<PathBuf>) -> Result<(), Failure> {
+    let registry = registry(session.open()?)?;
+    let in_force = registry.current().await?;
+    let policy = match (&policy, &in_force.policy) {
+        (Some(policy), _) => named_policy(policy, in_force.version)?,
+        (None, Some(stored)) => {
+            let text = registry.text(stored).await?;
+            let policy = Policy::new(&stored.name, in_force.version, &text);
+            Arc::new(policy.map_err(|error| Failure::Failed(error.to_string()))?)
+        }
+        (None, None) => return Err(no_policy()),
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let settings = &in_force.settings;
+    let ranks = match participants(published(&**registry.store()).await?, now, settings.tick()) {
+        Participants::All(ranks) if ranks.is_empty() => {
+            let text = "no rank has published its load lately; ranks that balance do so at every tick";
+            return Err(Failure::Failed(text.to_owned()));
+        }
+        Participants::All(ranks) => ranks,
+        Participants::Silent { rank, since } => {
+            let since = since.map_or(String::new(), |since| format!(" for {} s", since.as_secs()));
+            let text =
+                format!("rank {rank} has not published its load{since}, and without it nothing is moved");
+            return Err(Failure::Failed(text));
+        }
+    };
+    explained(session, &policy, &decide(&policy, settings, &ranks, now))
+}
+
+/// Returns what each rank would decide.
+fn decide<'a>(
+    policy: &Arc<Policy>,
+    settings: &Settings,
+    ranks: &'a [Published],
+    now: Duration,
+) -> Vec<Explained<'a>> {
+    let mut ledger = Ledger::default();
+    for past in ranks.iter().flat_map(|rank| &rank.moves) {
+        ledger.observe(&past.made, Duration::from_millis(past.at_ms).min(now), settings.tick());
+    }
+    let metrics: Vec<Metrics> = ranks.iter().map(|rank| rank.metrics.clone()).collect();
+    let decide = |published: &'a Published| {
+        let mut balancer = Balancer::new(published.rank);
+        balancer.install(policy.clone());
+        let tick = Tick { now, ranks: &metrics, resources: &published.resources };
+        // The ranks do not see each other's decisions of the same tick.
+        let decision = balancer.tick(&tick, settings, &mut ledger.clone());
+        Explained { published, decision }
+    };
+    ranks.iter().map(decide).collect()
+}
