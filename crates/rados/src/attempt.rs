@@ -111,7 +111,13 @@ impl Inner {
     }
 
     /// Returns the outcome of a native write that has taken place, and announces it, and has the object compacted if that is due.
-    fn written(&self, object: &ObjectId, name: &CStr, known: &Mutex<ObjectCache>, write: NativeWrite) -> Tried {
+    fn written(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        write: NativeWrite,
+    ) -> Tried {
         let NativeWrite { before, after, answers, .. } = write;
         let previous = before.map(|before| before.version);
         self.tidy(object, name, known, &Changed::from(&after), previous);
