@@ -84,7 +84,7 @@ fn expected(request: &[u8]) -> u64 {
 
 #[test]
 fn a_short_answer_takes_one_call() {
-    let (called, played) = call(vec![changed(7, Some(b"\05"))]);
+    let (called, played) = call(vec![changed(7, Some(b"\x005"))]);
     let called = called.unwrap();
     assert_eq!((&called.output[..], called.result, called.version), (&b"5"[..], 0, Some(7)));
     assert_eq!((called.wrote, called.class_version, called.attempts), (true, 1, 1));

@@ -168,7 +168,8 @@ impl ActiveRank {
             let Entry::Live(live) = entry else { return None };
             let is_still = live.writing.is_none()
                 && live.operations.is_empty()
-                && !live.removing
+                && !live.leaving
+                && live.moving.is_none()
                 // Whoever has it on record as cached may have been lent positions by an earlier rank.
                 && live.record.cached.is_none()
                 && !live.sequencer.is_lent()
