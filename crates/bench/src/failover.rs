@@ -232,7 +232,7 @@ impl Deployed {
         let away = Duration::from_millis(point.after_ms / 2);
         match point.event {
             Event::Kill => self.active.kill().await,
-            Event::HandOver => Ok(self.store.fail_rank().await?),
+            Event::HandOver => Ok(self.store.fail_rank(0).await?),
             Event::Terminate => self.active.signal(Signal::TERM),
             Event::Stop => {
                 self.active.signal(Signal::STOP)?;

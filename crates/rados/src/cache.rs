@@ -210,11 +210,6 @@ impl ObjectCache {
         (offset < *end).then_some(*end)
     }
 
-    /// Returns whether a range is known to hold no extent.
-    pub(crate) fn is_vacant(&self, fork: &Fork, range: ByteRange) -> bool {
-        self.vacant_until(fork, range.offset).is_some_and(|end| range.end() <= end)
-    }
-
     /// Returns all extents that share a byte with a range, if they are known.
     pub(crate) fn covering(&self, fork: &Fork, range: ByteRange) -> Option<Vec<Placed>> {
         let (mut extents, mut at) = (Vec::new(), range.offset);

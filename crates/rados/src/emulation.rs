@@ -339,7 +339,7 @@ impl Emulated {
             .collect();
         let sizes: Vec<u64> = records.iter().filter_map(|record| record.size).collect();
         assert_eq!(header.forks as usize, sizes.len());
-        assert_eq!(header.bytes(), sizes.iter().fold(0, |sum, size| sum.saturating_add(*size)));
+        assert_eq!(header.bytes(), sizes.iter().fold(0u64, |sum, size| sum.saturating_add(*size)));
         let live = self
             .entries(object, b"x")
             .iter()

@@ -332,11 +332,6 @@ impl Placed {
                 .is_some_and(|stop| stop <= u64::from(header.tail));
         (fits && inside).then_some(Self { start, end, version, kind, place })
     }
-
-    /// Returns the range of bytes.
-    pub(crate) fn range(&self) -> ByteRange {
-        ByteRange::from(self.start..self.end)
-    }
 }
 
 /// A fork's record.
