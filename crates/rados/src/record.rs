@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use nacre_object::limit::{FENCED_SESSIONS_MAX, OFFSET_MAX};
-use nacre_object::{ByteRange, ExtentKind, Versioned};
+use nacre_object::{ExtentKind, Versioned};
 
 /// The format of the entries of extents, attributes and fenced sessions, and of the oldest headers, forks and keys.
 pub(crate) const FORMAT: u8 = 1;
