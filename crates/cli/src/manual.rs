@@ -222,6 +222,15 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("fs call", &[("nacre fs call /visits add 1", "call a method of an inode")]),
     ("fs check", &[("nacre fs check", "check the namespace")]),
     (
+        "fs quota set",
+        &[
+            ("nacre fs quota set /home/ada --bytes 10GiB --entries 100000", "limit an empty directory"),
+            ("nacre fs quota set /home/ada --bytes none", "lift a limit"),
+        ],
+    ),
+    ("fs quota show", &[("nacre fs quota show /home/ada", "show the limits and what is used of them")]),
+    ("fs quota rm", &[("nacre fs quota rm /home/ada", "remove the quota of an empty directory")]),
+    (
         "mount",
         &[
             ("nacre mount /mnt", "mount the namespace, until Ctrl-C"),
