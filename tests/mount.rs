@@ -347,6 +347,30 @@ fn random_calls_answer_as_those_of_the_machines_own_file_system() {
 }
 
 #[test]
+fn programs_meet_quotas_as_those_of_other_file_systems() {
+    let folder = folder();
+    let server = Server::start("mem:", &[]);
+    server.run(["fs", "mkdir", "-p", "/limited"]).ok();
+    server.run(["fs", "quota", "set", "/limited", "--bytes", "1000", "--entries", "3"]).ok();
+    let mounted = Mounted::new(&server.uri, &folder.path().join("mount"), &[]);
+    mounted.sh("head -c 900 /dev/zero >limited/a; echo outside >b");
+    let error = fs::write(mounted.root.join("limited/c"), [7; 101]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::DQUOT.raw_os_error()));
+    mounted.sh("rm limited/c");
+    let across = fs::rename(mounted.root.join("b"), mounted.root.join("limited/b")).unwrap_err();
+    assert_eq!(across.raw_os_error(), Some(rustix::io::Errno::XDEV.raw_os_error()));
+    // What copies where it cannot move does so.
+    assert_eq!(mounted.sh("mv b limited/b; cat limited/b; test ! -e b; mkdir limited/d"), "outside\n");
+    let error = fs::create_dir(mounted.root.join("limited/d/e")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::DQUOT.raw_os_error()));
+    mounted.sh("mv limited/a a; rm -r limited/d");
+    assert!(mounted.stop(Signal::TERM).success());
+    let shown = server.run(["fs", "quota", "show", "/limited", "--json"]).json();
+    assert_eq!((&shown["bytes"]["used"], &shown["entries"]["used"]), (&8.into(), &1.into()));
+    check_is_clean(&server.uri);
+}
+
+#[test]
 fn inodes_with_methods_look_like_empty_files() {
     let folder = folder();
     let server = Server::start("mem:", &[]);

@@ -224,6 +224,48 @@ fn symbolic_links_are_fetched_to_as_what_they_lead_to() {
     }
 }
 
+#[test]
+fn a_quota_limits_what_is_below_a_directory() {
+    let folder = folder();
+    let store = file(&folder.path().join("store"));
+    let run_input = |words: &[&str], input: &[u8]| {
+        let mut command = program();
+        command.args(["--store", &store, "fs"]).args(words);
+        run_with(command, input)
+    };
+    let run = |words: &[&str]| run_input(words, b"");
+    run(&["mkdir", "-p", "/home/ada", "/other"]).ok();
+    run(&["quota", "set", "/home/ada"]).failed(2, &["give --bytes, --entries, or both"]);
+    run(&["quota", "set", "/home", "--bytes", "1GiB"]).failed(1, &["the directory is not empty"]);
+    assert_eq!(run(&["quota", "show", "/home/ada"]).text(), "no quota applies to /home/ada");
+    run(&["quota", "set", "/home/ada", "--bytes", "1MiB"]).ok();
+    run(&["quota", "set", "/home/ada", "--entries", "2"]).ok();
+    let half = vec![7; 600_000];
+    run_input(&["put", "-", "/home/ada/a"], &half).ok();
+    let used_up = "the quota of a directory above it is used up";
+    run_input(&["put", "-", "/home/ada/b"], &half).failed(1, &["/home/ada/b", used_up]);
+    assert_eq!(run(&["quota", "show", "/home/ada"]).text(), "600,000 of 1,048,576 bytes\n1 of 2 entries");
+    run(&["mkdir", "/home/ada/d"]).ok();
+    run(&["mkdir", "/home/ada/d/e"]).failed(1, &["cannot create /home/ada/d/e", used_up]);
+    run(&["quota", "set", "/home/ada", "--entries", "none"]).ok();
+    run(&["mkdir", "/home/ada/d/e"]).ok();
+    let shown = run(&["quota", "show", "/home/ada/d/e", "--json"]).json();
+    assert_eq!((&shown["own"], &shown["entries"]["used"]), (&false.into(), &3.into()));
+    assert_eq!((&shown["entries"]["limit"], &shown["bytes"]["limit"]), (&Value::Null, &1_048_576.into()));
+    let text = run(&["quota", "show", "/home/ada/a"]).text();
+    assert!(text.starts_with("the quota of a directory above /home/ada/a, inode "), "{text}");
+    assert!(text.ends_with(":\n600,000 of 1,048,576 bytes\n3 entries, no limit"), "{text}");
+    run(&["mv", "/home/ada/a", "/other"]).failed(1, &["cannot move /home/ada/a", "another quota: copy it there"]);
+    run(&["mv", "/home/ada", "/other"]).ok();
+    run(&["quota", "rm", "/other/ada"]).failed(1, &["the directory is not empty"]);
+    run(&["rm", "-r", "/other/ada/a", "/other/ada/d"]).ok();
+    let text = run(&["quota", "show", "/other/ada"]).text();
+    assert_eq!(text, "0 of 1,048,576 bytes\n0 entries, no limit");
+    run(&["quota", "rm", "/other/ada"]).ok();
+    run(&["quota", "rm", "/other/ada"]).failed(1, &["it has no quota of its own"]);
+    assert_eq!(run(&["check", "--json"]).json()["clean"], true);
+}
+
 /// Starts a `put` of what it reads from a pipe.
 fn piped(store: &str, path: &str) -> Child {
     let mut command = program();
