@@ -24,7 +24,7 @@ use crate::inode::{Ino, Inode, InodeKind, PREFIX, RECORD, key, object};
 use crate::intent::{Claim, Part, Target, Transfer};
 use crate::namespace::PAGE_ENTRIES_MAX;
 use crate::rank::{
-    ATTEMPTS_MAX, Loaded, LookupResult, Rank, at_version, nonsense, too_busy, unclaimed, versioned,
+    ATTEMPTS_MAX, Loaded, LookupResult, Rank, at_version, corrupt, nonsense, too_busy, unclaimed, versioned,
 };
 
 /// The key of a fragment's bounds.
@@ -41,6 +41,10 @@ const COUNTS: u64 = 64;
 const STEP_EVERY: u64 = 16;
 /// The number of entries among which one step of a split finds those to be moved.
 const STEP_ENTRIES: u32 = 512;
+/// The number of times that a fragment is looked for in a directory in which it should be.
+const SEARCHES_MAX: usize = 64;
+/// The number of fragments that one search reads.
+const SEARCH_READS_MAX: usize = 64;
 /// The number of fragments that are read side by side.
 const READS_MAX: usize = 64;
 const FORMAT: u8 = 1;
@@ -297,7 +301,7 @@ impl Rank {
         further: &[ReadOp],
     ) -> Result<(Loaded, Place, Vec<Answer>)> {
         let hash = hash(name);
-        for _ in 0..ATTEMPTS_MAX {
+        for _ in 0..SEARCHES_MAX {
             let reads = [&[ReadOp::versioned_key(key(BOUNDS))][..], further].concat();
             let LookupResult::Found(loaded, mut answers) = self.find(directory, reads).await? else {
                 return Err(Error::NotFound);
@@ -316,7 +320,7 @@ impl Rank {
             if index == 0 {
                 index = next;
             }
-            for _ in 0..ATTEMPTS_MAX {
+            for _ in 0..SEARCH_READS_MAX {
                 index = match self.find_fragment(fragment.at(index), further).await? {
                     Some(found) => match found.place.bounds.elsewhere(index, name, hash) {
                         None => return Ok((*loaded, found.place, found.answers)),
@@ -334,7 +338,8 @@ impl Rank {
                 }
             }
         }
-        Err(too_busy())
+        // Only a split that goes on at this very moment leads astray, and never for long.
+        Err(corrupt(format!("a part of directory {directory} is missing: check the namespace")))
     }
 
     /// Reads all fragments of a directory, each before those that were split off it, and asks further questions about each.
