@@ -198,8 +198,20 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("fs find", &[("nacre fs find / --name '*.log' --type file", "find files by name")]),
     ("fs tree", &[("nacre fs tree /home", "draw a directory and everything below it")]),
     ("fs cat", &[("nacre fs cat /home/notes", "print a file")]),
-    ("fs get", &[("nacre fs get /home/notes notes", "fetch a file")]),
-    ("fs put", &[("nacre fs put notes /home/", "store a file in a directory")]),
+    (
+        "fs get",
+        &[
+            ("nacre fs get /home/notes notes", "fetch a file"),
+            ("nacre fs get -r /home/results .", "fetch a directory with everything below it"),
+        ],
+    ),
+    (
+        "fs put",
+        &[
+            ("nacre fs put notes /home/", "store a file in a directory"),
+            ("nacre fs put -r results /home", "store a folder with everything in it"),
+        ],
+    ),
     ("fs mkdir", &[("nacre fs mkdir /home", "create a directory")]),
     ("fs mv", &[("nacre fs mv /home/notes /home/old", "rename a file, replacing an existing one")]),
     ("fs rm", &[("nacre fs rm /home/old", "remove a file")]),

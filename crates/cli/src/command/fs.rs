@@ -5,6 +5,7 @@ mod check;
 mod look;
 mod move_bytes;
 mod quota;
+mod recursive;
 pub mod typed;
 
 use std::ffi::OsString;
