@@ -347,6 +347,25 @@ fn random_calls_answer_as_those_of_the_machines_own_file_system() {
 }
 
 #[test]
+fn a_mount_with_a_cache_shows_its_own_changes_at_once_and_those_of_others_later() {
+    let folder = folder();
+    let server = Server::start("mem:", &[]);
+    let cached = Mounted::new(&server.uri, &folder.path().join("cached"), &["--cache", "1h"]);
+    let other = Mounted::new(&server.uri, &folder.path().join("other"), &[]);
+    cached.sh("mkdir d; echo one >d/f; chmod 640 d/f; test $(stat -c %a d/f) = 640");
+    cached.sh("echo two >>d/f; test $(stat -c %s d/f) = 8; ln d/f d/g; test $(stat -c %h d/f) = 2; mv d/g d/h; test ! -e d/g; stat d/f >seen");
+    // The entry and its attributes are not asked for again.
+    other.sh("chmod 600 d/f; mv d d2");
+    assert_eq!(cached.sh("stat -c %a d/f"), "640\n");
+    assert_eq!(other.sh("stat -c %a d2/f; cat d2/f"), "600\none\ntwo\n");
+    // What is not in the cache is looked for.
+    cached.sh("test -e d2/h");
+    assert!(cached.stop(Signal::TERM).success());
+    assert!(other.stop(Signal::TERM).success());
+    check_is_clean(&server.uri);
+}
+
+#[test]
 fn programs_meet_quotas_as_those_of_other_file_systems() {
     let folder = folder();
     let server = Server::start("mem:", &[]);

@@ -1,8 +1,9 @@
 //! The namespace of a store as a mounted file system, by FUSE.
 //!
-//! Nothing is cached but what the kernel has read of a file between its opening and its closing: entries and attributes
-//! are asked for each time they are needed, so changes by others show at once. Permissions are judged by the rank, for the
-//! user and the groups of the process that calls.
+//! Nothing is cached but what the kernel has read of a file between its opening and its closing, unless [`Options::cache`] is set:
+//! entries and attributes are asked for each time they are needed, so changes by others show at once. Permissions are judged by
+//! the rank, for the user and the groups of the process that calls; with a cache by the kernel too, which then finds entries
+//! without asking.
 
 #![forbid(unsafe_code)]
 
@@ -32,8 +33,6 @@ use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-/// The time for which the kernel may believe what it was told.
-const TTL: Duration = Duration::ZERO;
 /// The number of entries of an open directory that are kept for programs that go back in it.
 const LISTED_MAX: usize = 65_536;
 /// The number of entries that are read at a time.
@@ -55,6 +54,8 @@ pub struct Options {
     pub others: bool,
     /// True if nothing may be changed by way of this mount.
     pub read_only: bool,
+    /// The time for which the kernel may believe what it was told of entries and attributes. What others change shows when it is over.
+    pub cache: Duration,
 }
 
 /// A mounted namespace. It is unmounted when this is dropped.
@@ -74,8 +75,12 @@ impl Mount {
         if options.read_only {
             config.mount_options.push(MountOption::RO);
         }
+        if !options.cache.is_zero() {
+            // Who finds an entry in the kernel's cache has not been asked for the right to look it up.
+            config.mount_options.push(MountOption::DefaultPermissions);
+        }
         config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
-        let calls = Arc::new(Calls { rank, listings: Mutex::default(), next: AtomicU64::new(1) });
+        let calls = Arc::new(Calls::new(rank, options.cache));
         fuser::spawn_mount(Bridge { calls, handle }, folder, &config).map(Mount)
     }
 
@@ -117,6 +122,8 @@ pub fn detach(folder: &Path) -> io::Result<()> {
 /// The state that calls share.
 struct Calls {
     rank: Arc<Rank>,
+    /// The time for which the kernel may believe what it was told.
+    ttl: Duration,
     /// What open directories have been listed of.
     listings: Mutex<HashMap<u64, Listing>>,
     next: AtomicU64,
@@ -219,13 +226,6 @@ fn attributes(found: &Attributes) -> FileAttr {
     }
 }
 
-fn answer_entry(result: Result<Attributes, Error>, reply: ReplyEntry) {
-    match result {
-        Ok(found) => reply.entry(&TTL, &attributes(&found), Generation(0)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
 fn answer_empty(result: Result<(), Error>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
@@ -262,16 +262,13 @@ impl Filesystem for Bridge {
                 b"." => calls.rank.stat(Ino(parent.0)).await,
                 _ => calls.rank.lookup(&user, Ino(parent.0), &name).await,
             };
-            answer_entry(found, reply);
+            calls.answer_entry(found, reply);
         });
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.spawn(|calls| async move {
-            match calls.rank.stat(Ino(ino.0)).await {
-                Ok(found) => reply.attr(&TTL, &attributes(&found)),
-                Err(error) => reply.error(errno(error)),
-            }
+            calls.answer_attributes(calls.rank.stat(Ino(ino.0)).await, reply);
         });
     }
 
@@ -319,10 +316,7 @@ impl Filesystem for Bridge {
                     false => calls.rank.set_attributes(&user, ino, &set).await,
                 }
             };
-            match done.await {
-                Ok(found) => reply.attr(&TTL, &attributes(&found)),
-                Err(error) => reply.error(errno(error)),
-            }
+            calls.answer_attributes(done.await, reply);
         });
     }
 
@@ -354,7 +348,7 @@ impl Filesystem for Bridge {
         };
         let creation = Creation::new(kind, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
-            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+            calls.answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
         });
     }
 
@@ -370,7 +364,7 @@ impl Filesystem for Bridge {
         let (user, name) = (user(request), bytes(name));
         let creation = Creation::new(InodeKind::Directory, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
-            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+            calls.answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
         });
     }
 
@@ -392,7 +386,7 @@ impl Filesystem for Bridge {
         let (user, name) = (user(request), bytes(name));
         let creation = Creation::symlink(bytes(target.as_os_str()));
         self.spawn(|calls| async move {
-            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+            calls.answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
         });
     }
 
@@ -420,7 +414,7 @@ impl Filesystem for Bridge {
     fn link(&self, request: &Request, ino: INodeNo, to: INodeNo, new: &OsStr, reply: ReplyEntry) {
         let (user, new) = (user(request), bytes(new));
         self.spawn(|calls| async move {
-            answer_entry(calls.rank.link(&user, Ino(ino.0), Ino(to.0), &new).await, reply);
+            calls.answer_entry(calls.rank.link(&user, Ino(ino.0), Ino(to.0), &new).await, reply);
         });
     }
 
@@ -450,7 +444,7 @@ impl Filesystem for Bridge {
             match calls.create(&user, parent, &name, creation, flags).await {
                 Ok(found) => {
                     let attributes = attributes(&found);
-                    reply.created(&TTL, &attributes, Generation(0), FileHandle(0), FopenFlags::empty());
+                    reply.created(&calls.ttl, &attributes, Generation(0), FileHandle(0), FopenFlags::empty());
                 }
                 Err(error) => reply.error(errno(error)),
             }
@@ -631,6 +625,24 @@ impl Filesystem for Bridge {
 }
 
 impl Calls {
+    fn new(rank: Arc<Rank>, ttl: Duration) -> Calls {
+        Calls { rank, ttl, listings: Mutex::default(), next: AtomicU64::new(1) }
+    }
+
+    fn answer_entry(&self, result: Result<Attributes, Error>, reply: ReplyEntry) {
+        match result {
+            Ok(found) => reply.entry(&self.ttl, &attributes(&found), Generation(0)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn answer_attributes(&self, result: Result<Attributes, Error>, reply: ReplyAttr) {
+        match result {
+            Ok(found) => reply.attr(&self.ttl, &attributes(&found)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
     /// Makes a file and opens it, or opens the one that somebody else has made since the kernel looked.
     async fn create(
         &self,
@@ -706,7 +718,7 @@ mod tests {
         block_on(async {
             let options = RankOptions { create: true, ..RankOptions::default() };
             let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
-            let calls = Calls { rank: rank.clone(), listings: Mutex::default(), next: AtomicU64::new(1) };
+            let calls = Calls::new(rank.clone(), Duration::ZERO);
             let (root, other) = (Credentials::root(), Credentials::new(7, 7));
             let open = async |user: &Credentials, flags| {
                 calls.create(user, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644), flags).await
@@ -728,7 +740,7 @@ mod tests {
         block_on(async {
             let options = RankOptions { create: true, ..RankOptions::default() };
             let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
-            let calls = Calls { rank: rank.clone(), listings: Mutex::default(), next: AtomicU64::new(1) };
+            let calls = Calls::new(rank.clone(), Duration::ZERO);
             let root = Credentials::root();
             for number in 0..2500 {
                 let creation = Creation::new(InodeKind::Fifo, 0o644);
@@ -762,7 +774,7 @@ mod tests {
         block_on(async {
             let options = RankOptions { create: true, ..RankOptions::default() };
             let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
-            let calls = Calls { rank: rank.clone(), listings: Mutex::default(), next: AtomicU64::new(1) };
+            let calls = Calls::new(rank.clone(), Duration::ZERO);
             let root = Credentials::root();
             let link = rank.create(&root, Ino::ROOT, b"l", Creation::symlink("f")).await.unwrap().ino;
             for flags in [O_WRONLY, O_WRONLY | O_TRUNC] {
