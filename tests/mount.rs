@@ -376,6 +376,7 @@ fn programs_meet_quotas_as_those_of_other_file_systems() {
     let error = fs::write(mounted.root.join("limited/c"), [7; 101]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::DQUOT.raw_os_error()));
     mounted.sh("rm limited/c");
+    assert_eq!(mounted.sh("stat -f -c '%b %a %c %d' limited"), "1 0 3 2\n");
     let across = fs::rename(mounted.root.join("b"), mounted.root.join("limited/b")).unwrap_err();
     assert_eq!(across.raw_os_error(), Some(rustix::io::Errno::XDEV.raw_os_error()));
     // What copies where it cannot move does so.

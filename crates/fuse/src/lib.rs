@@ -27,12 +27,17 @@ use fuser::{
 };
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{
-    Attributes, Creation, Credentials, Error, Listed, READ, Rank, SetAttributes, SetTime, WRITE,
+    Attributes, Creation, Credentials, Error, Limits, Listed, READ, Rank, SetAttributes, SetTime, Usage,
+    WRITE,
 };
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+/// The unit in which room is counted.
+const BLOCK_BYTES: u64 = 512;
+/// The number of blocks, and of files, that there seems to be room for where nobody knows.
+const ROOM: u64 = 1 << 43;
 /// The number of entries of an open directory that are kept for programs that go back in it.
 const LISTED_MAX: usize = 65_536;
 /// The number of entries that are read at a time.
@@ -565,10 +570,20 @@ impl Filesystem for Bridge {
         reply.ok();
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        // Stores do not say how much room there is: some, rather than none.
-        let blocks = 1 << 40;
-        reply.statfs(blocks, blocks, blocks, blocks, blocks, 4096, 255, 4096);
+    fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.spawn(|calls| async move {
+            // Stores do not say how much room there is: some, rather than none. A quota does.
+            let (limits, used) = match calls.rank.quota(Ino(ino.0)).await {
+                Ok(Some(quota)) => (quota.limits, quota.used),
+                Ok(None) | Err(_) => (Limits::default(), Usage::default()),
+            };
+            let total = limits.bytes.map_or(ROOM, |limit| limit / BLOCK_BYTES);
+            let free = limits.bytes.map_or(ROOM, |limit| limit.saturating_sub(used.bytes) / BLOCK_BYTES);
+            let files = limits.entries.unwrap_or(ROOM);
+            let files_free = limits.entries.map_or(ROOM, |limit| limit.saturating_sub(used.entries));
+            let block = BLOCK_BYTES as u32;
+            reply.statfs(total, free, free, files, files_free, block, 255, block);
+        });
     }
 
     fn setxattr(
