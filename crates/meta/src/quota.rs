@@ -78,6 +78,10 @@ impl Usage {
         }
     }
 
+    fn at_most(self, other: Usage) -> Usage {
+        Usage { bytes: self.bytes.min(other.bytes), entries: self.entries.min(other.entries) }
+    }
+
     fn minus(self, other: Usage) -> Usage {
         Usage {
             bytes: self.bytes.saturating_sub(other.bytes),
@@ -492,7 +496,7 @@ impl Rank {
             }
             None => (usage, None),
         };
-        self.give_back(quota, surplus, epoch).await;
+        self.give_back(quota, surplus, epoch, usage).await;
     }
 
     /// Counts something off again if the call that it was counted for has failed, and certainly had no effect.
@@ -506,25 +510,27 @@ impl Rank {
     pub(crate) async fn return_reserves(&self) {
         let reserves = std::mem::take(&mut *self.reserves.lock());
         for (quota, reserve) in reserves {
-            self.give_back(quota, reserve.spare, Some(reserve.epoch)).await;
+            self.give_back(quota, reserve.spare, Some(reserve.epoch), Usage::default()).await;
         }
     }
 
-    /// Takes something off the usage that is stored, unless it was reserved in an earlier epoch.
-    async fn give_back(&self, quota: u64, usage: Usage, epoch: Option<u64>) {
-        if usage.is_zero() {
+    /// Takes a surplus off the usage that is stored. What was reserved in an earlier epoch is void; but what was `removed` just now has
+    /// been counted in this one.
+    async fn give_back(&self, quota: u64, surplus: Usage, epoch: Option<u64>, removed: Usage) {
+        if surplus.is_zero() {
             return;
         }
         let done = async {
             for _ in 0..ATTEMPTS_MAX {
                 let Some(found) = self.read_quota(quota).await? else { return Ok(()) };
+                let mut usage = surplus;
                 if epoch.is_some_and(|epoch| epoch != found.used.epoch) {
                     self.reserves.lock().remove(&quota);
-                    return Ok(());
+                    usage = surplus.at_most(removed);
                 }
                 let used = Used { usage: found.used.usage.minus(usage), ..found.used };
                 // If the reply is lost, it may have been taken off: not again.
-                if self.store_used(quota, &found, used).await? {
+                if usage.is_zero() || self.store_used(quota, &found, used).await? {
                     return Ok(());
                 }
             }

@@ -292,6 +292,28 @@ fn a_reserve_from_before_a_correction_is_not_given_back() {
 }
 
 #[test]
+fn what_is_removed_after_a_correction_is_counted_off() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let root = Credentials::root();
+        let rank = open(&store).await;
+        let d = make_limited(&rank, "/d", limits(Some(1 << 20), Some(100))).await;
+        let f = make(&rank, &root, "/d/f", file(0o644)).await.ino;
+        rank.write_file(f, 0, bytes(500_000)).await.unwrap();
+        let other = open(&store).await;
+        assert!(other.check(true).await.unwrap().is_clean());
+        assert_eq!(used(&other, d).await, (500_000, 1));
+        rank.truncate(&root, f, 0).await.unwrap();
+        assert_eq!(used(&other, d).await, (0, 1));
+        rank.unlink(&root, d, b"f").await.unwrap();
+        rank.close().await.unwrap();
+        other.check(true).await.unwrap();
+        assert_eq!(used(&other, d).await, (0, 0));
+        check(&store).await;
+    });
+}
+
+#[test]
 fn a_quota_that_is_set_or_removed_in_part_is_finished_or_undone_by_others() {
     for is_set in [true, false] {
         let (mut with, mut without) = (0, 0);
