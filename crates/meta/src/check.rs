@@ -301,7 +301,9 @@ impl Rank {
         self.check_data(repair, &scan, &mut report).await?;
         self.check_states(repair, &scan, &mut report).await?;
         if !report.changed {
-            self.check_quotas(repair, own, &scan.quotas, &mut report).await?;
+            let roots = scan.loaded.iter().filter(|(_, loaded)| loaded.inode.is_quota_root());
+            let roots: Vec<(Ino, u64)> = roots.map(|(ino, loaded)| (*ino, loaded.inode.tree)).collect();
+            self.check_quotas(repair, own, &scan.quotas, &roots, &mut report).await?;
         }
         Ok(report)
     }

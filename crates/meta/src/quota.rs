@@ -548,17 +548,33 @@ impl Rank {
         repair: bool,
         own: Option<u64>,
         quotas: &[u64],
+        roots: &[(Ino, u64)],
         report: &mut Report,
     ) -> Result<()> {
         self.return_reserves().await;
+        for &(root, quota) in roots {
+            if self.read_quota(quota).await?.is_some() || !self.has_quota(root, quota).await? {
+                continue;
+            }
+            // Nobody removes it while there is the directory. It begins anew without limits, and what is there is counted by the next
+            // check.
+            let record = Record { root, limits: Limits::default() };
+            let repaired = repair && {
+                let transaction = Transaction::new()
+                    .guard(at_version(key(LIMITS), 0))
+                    .guard(at_version(key(USED), 0))
+                    .guard(unclaimed())
+                    .change(WriteOp::SetKey { key: key(LIMITS), value: record.encode() })
+                    .change(WriteOp::SetKey { key: key(USED), value: Used::default().encode() });
+                self.change(&quota_object(quota), transaction).await?
+            };
+            report.add(format!("the quota of directory {root} is missing"), repaired);
+        }
         let mut before = Vec::new();
         for &quota in quotas {
             let found = self.read_quota(quota).await?;
             let has_root = match &found {
-                Some(found) => match self.find(found.record.root, Vec::new()).await? {
-                    LookupResult::Found(loaded, _) => loaded.inode.tree == quota,
-                    LookupResult::Missing(_) => false,
-                },
+                Some(found) => self.has_quota(found.record.root, quota).await?,
                 None => false,
             };
             if let Some(found) = found.filter(|_| has_root) {
@@ -603,6 +619,14 @@ impl Rank {
             report.add(text, repaired);
         }
         Ok(())
+    }
+
+    /// Returns whether a directory has a quota of its own that is this one.
+    async fn has_quota(&self, directory: Ino, quota: u64) -> Result<bool> {
+        Ok(match self.find(directory, Vec::new()).await? {
+            LookupResult::Found(loaded, _) => loaded.inode.is_quota_root() && loaded.inode.tree == quota,
+            LookupResult::Missing(_) => false,
+        })
     }
 
     async fn has_other_logs(&self, own: Option<u64>) -> Result<bool> {

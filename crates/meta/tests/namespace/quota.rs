@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{Creation, Credentials, Error, Limits, READ, Rank, RankOptions, Usage};
+use nacre_object::{ObjectStore, Transaction, WriteOp};
 
 use crate::calls::{file, make, open};
 use crate::recovery::{Call, advance};
@@ -287,6 +288,30 @@ fn a_reserve_from_before_a_correction_is_not_given_back() {
         assert_eq!(used(&other, d).await, (1000, 1));
         rank.close().await.unwrap();
         assert_eq!(used(&other, d).await, (1000, 1));
+        check(&store).await;
+    });
+}
+
+#[test]
+fn a_quota_that_was_lost_begins_anew_without_limits() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        let d = make_limited(&rank, "/d", limits(None, Some(1))).await;
+        make(&rank, &root, "/d/f", file(0o644)).await;
+        rank.close().await.unwrap();
+        let quota = store.objects().into_iter().find(|object| object.starts_with("nacre/fs/q/")).unwrap();
+        let remove = Transaction::new().change(WriteOp::Remove);
+        store.apply(&quota.parse().unwrap(), remove).await.unwrap();
+        let other = open(&store).await;
+        let missing = format!("the quota of directory {d} is missing");
+        let report = other.check(false).await.unwrap();
+        assert!(report.findings.iter().any(|found| found.text == missing && !found.repaired), "{report:?}");
+        let report = other.check(true).await.unwrap();
+        assert!(report.findings.iter().any(|found| found.text == missing && found.repaired), "{report:?}");
+        other.check(true).await.unwrap();
+        assert_eq!(used(&other, d).await, (0, 1));
+        assert_eq!(other.quota(d).await.unwrap().unwrap().limits, Limits::default());
         check(&store).await;
     });
 }
