@@ -13,12 +13,14 @@
 //! The order in which fragments are read matters where all of them are: entries go only from a fragment to those that are split
 //! off it, so who reads those later misses no entry, and may see one twice.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use nacre_object::{Answer, KeyRange, ObjectId, ReadOp, StoreError, Transaction};
+use nacre_object::{Answer, KeyPage, KeyRange, ObjectId, ReadOp, StoreError, Transaction};
 
 use crate::codec::{Reader, Writer};
-use crate::directory::{CLAIM, MOVES, NAME_BYTES_MAX, entry_key};
+use crate::directory::{CLAIM, Entry, MOVES, NAME_BYTES_MAX, entry_key};
 use crate::error::{Error, Result};
 use crate::inode::{Ino, Inode, InodeKind, PREFIX, RECORD, key, object};
 use crate::intent::{Claim, Part, Target, Transfer};
@@ -366,6 +368,65 @@ impl Rank {
         Ok(Some(found))
     }
 
+    /// Reads the entries of a directory behind a name, at most `limit`, in the order of their names. Returns also whether there are
+    /// more.
+    pub(crate) async fn list_entries(
+        &self,
+        directory: Ino,
+        after: &Bytes,
+        limit: usize,
+    ) -> Result<(Loaded, Vec<(Bytes, Entry)>, bool)> {
+        let keys = |limit: usize| {
+            let range = KeyRange { after: bound(after), ..KeyRange::prefix(&b"e"[..]) };
+            ReadOp::Keys { range, limit: limit as u32, values: true }
+        };
+        let reads = vec![ReadOp::versioned_key(key(BOUNDS)), keys(limit)];
+        let LookupResult::Found(loaded, answers) = self.find(directory, reads).await? else {
+            return Err(Error::NotFound);
+        };
+        if loaded.inode.kind != InodeKind::Directory {
+            return Err(Error::NotDirectory);
+        }
+        let (mut entries, mut more) = (Vec::new(), false);
+        if !loaded.inode.is_split {
+            let page = key_page(answers.get(1))?;
+            for (key, value) in &page.entries {
+                entries.push((key.to_bytes().slice(1..), Entry::decode(value)?));
+            }
+            return Ok((*loaded, entries, page.more));
+        }
+        // The names are spread evenly over the fragments, so each has about the same share of the next ones.
+        let (bounds, _) = Bounds::of(answers.first())?;
+        let share = (((2 * limit) >> bounds.depth) + 16).min(limit);
+        let Some(found) = self.all_fragments(directory, &[keys(share)]).await? else {
+            self.load(directory).await?;
+            return Err(corrupt(format!("a part of directory {directory} is missing: check the namespace")));
+        };
+        let mut merged = BTreeMap::new();
+        // The name up to which every fragment has said all that it has.
+        let mut end: Option<Bytes> = None;
+        for fragment in &found {
+            let page = key_page(fragment.answers.first())?;
+            for (key, value) in &page.entries {
+                // Of an entry that was moved in between the later one counts.
+                merged.insert(key.to_bytes().slice(1..), value);
+            }
+            if page.more {
+                let (last, _) = page.entries.last().ok_or_else(nonsense)?;
+                let last = last.to_bytes().slice(1..);
+                end = Some(end.map_or(last.clone(), |end| end.min(last)));
+            }
+        }
+        for (name, value) in merged {
+            if entries.len() == limit || end.as_ref().is_some_and(|end| name > *end) {
+                more = true;
+                break;
+            }
+            entries.push((name, Entry::decode(value)?));
+        }
+        Ok((*loaded, entries, more || end.is_some()))
+    }
+
     /// Takes a turn in the split of a fragment to which an entry was added, if it is its turn: counts the fragment, begins the
     /// split, or moves some entries.
     pub(crate) async fn grew(&self, place: &Place, name: &[u8]) {
@@ -499,6 +560,13 @@ impl Rank {
                 .set(key(BOUNDS), Some(bounds.encode()))
         };
         self.execute(vec![part(&source, ours), part(&target, theirs)]).await.map(|_| ())
+    }
+}
+
+fn key_page(answer: Option<&Answer>) -> Result<&KeyPage> {
+    match answer {
+        Some(Answer::Keys(page)) => Ok(page),
+        _ => Err(nonsense()),
     }
 }
 

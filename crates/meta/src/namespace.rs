@@ -1,10 +1,10 @@
 //! Calls on the namespace: look-ups and changes of entries, for a user.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use nacre_object::{Answer, Escaped, Guard, KeyPage, KeyRange, ReadOp, Transaction, WriteOp};
+use nacre_object::{Answer, Escaped, Guard, ReadOp, Transaction, WriteOp};
 
 use crate::attribute::Attributes;
 use crate::capability::Policy;
@@ -13,16 +13,13 @@ use crate::directory::{
     CHANGED, Entry, Initial, NAME_BYTES_MAX, check_name, encode_time, entry_key, gone_key,
 };
 use crate::error::{Error, Result};
-use crate::fragment::{BOUNDS, Bounds, Place, bound};
+use crate::fragment::{BOUNDS, Place};
 use crate::inode::{
     Ino, Inode, InodeKind, LINKS_MAX, Layout, RECORD, SEQUENCER, TARGET_BYTES_MAX, TYPE_BYTES_MAX, key,
 };
 use crate::intent::{Part, Target};
 use crate::quota::Usage;
-use crate::rank::{
-    ATTEMPTS_MAX, Loaded, LookupResult, Rank, at_version, corrupt, namespace_object, nonsense, too_busy,
-    versioned,
-};
+use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, at_version, corrupt, namespace_object, too_busy, versioned};
 use crate::remove::{directory_note, gone_value};
 
 /// The maximum number of symbolic links that one path may lead through.
@@ -325,65 +322,6 @@ impl Rank {
                 _ => return Ok(Page { entries, more }),
             }
         }
-    }
-
-    /// Reads the entries of a directory behind a name, at most `limit`, in the order of their names. Returns also whether there are
-    /// more.
-    async fn list_entries(
-        &self,
-        directory: Ino,
-        after: &Bytes,
-        limit: usize,
-    ) -> Result<(Loaded, Vec<(Bytes, Entry)>, bool)> {
-        let keys = |limit: usize| {
-            let range = KeyRange { after: bound(after), ..KeyRange::prefix(&b"e"[..]) };
-            ReadOp::Keys { range, limit: limit as u32, values: true }
-        };
-        let reads = vec![ReadOp::versioned_key(key(BOUNDS)), keys(limit)];
-        let LookupResult::Found(loaded, answers) = self.find(directory, reads).await? else {
-            return Err(Error::NotFound);
-        };
-        if loaded.inode.kind != InodeKind::Directory {
-            return Err(Error::NotDirectory);
-        }
-        let (mut entries, mut more) = (Vec::new(), false);
-        if !loaded.inode.is_split {
-            let page = key_page(answers.get(1))?;
-            for (key, value) in &page.entries {
-                entries.push((key.to_bytes().slice(1..), Entry::decode(value)?));
-            }
-            return Ok((*loaded, entries, page.more));
-        }
-        // The names are spread evenly over the fragments, so each has about the same share of the next ones.
-        let (bounds, _) = Bounds::of(answers.first())?;
-        let share = (((2 * limit) >> bounds.depth) + 16).min(limit);
-        let Some(found) = self.all_fragments(directory, &[keys(share)]).await? else {
-            self.load(directory).await?;
-            return Err(corrupt(format!("a part of directory {directory} is missing: check the namespace")));
-        };
-        let mut merged = BTreeMap::new();
-        // The name up to which every fragment has said all that it has.
-        let mut end: Option<Bytes> = None;
-        for fragment in &found {
-            let page = key_page(fragment.answers.first())?;
-            for (key, value) in &page.entries {
-                // Of an entry that was moved in between the later one counts.
-                merged.insert(key.to_bytes().slice(1..), value);
-            }
-            if page.more {
-                let (last, _) = page.entries.last().ok_or_else(nonsense)?;
-                let last = last.to_bytes().slice(1..);
-                end = Some(end.map_or(last.clone(), |end| end.min(last)));
-            }
-        }
-        for (name, value) in merged {
-            if entries.len() == limit || end.as_ref().is_some_and(|end| name > *end) {
-                more = true;
-                break;
-            }
-            entries.push((name, Entry::decode(value)?));
-        }
-        Ok((*loaded, entries, more || end.is_some()))
     }
 
     /// Makes an inode, and an entry for it.
@@ -723,13 +661,6 @@ impl Rank {
             }
             at = self.load(at).await?.inode.parent;
         }
-    }
-}
-
-fn key_page(answer: Option<&Answer>) -> Result<&KeyPage> {
-    match answer {
-        Some(Answer::Keys(page)) => Ok(page),
-        _ => Err(nonsense()),
     }
 }
 
