@@ -227,9 +227,9 @@ impl Put<'_> {
     ///
     /// # Errors
     /// As [`Put::write`]; [`Error::NotFound`] if the file was removed; and of a new file [`Error::Denied`], [`Error::NotFound`] if the
-    /// directory was removed, and [`Error::Exists`] if somebody else has made something of the name that is no file, [`Error::OtherQuota`] if the directory
-    /// has got a quota, or lost it. The content is
-    /// removed then, unless it is not known whether it became the file's.
+    /// directory was removed, [`Error::Exists`] if somebody else has made something of the name that is no file, and
+    /// [`Error::OtherQuota`] if the directory has got a quota, or lost it. The content is removed then, unless it is not known whether
+    /// it became the file's.
     pub async fn commit(mut self) -> Result<u64> {
         let mut done = self.flush_rest().await;
         // What is not published is nobody's, whatever became of the last bytes.

@@ -297,8 +297,8 @@ impl Rank {
         Err(too_busy())
     }
 
-    /// Gives back what this rank has reserved of quotas, and removes its log, unless a call did not finish what it began, or a put was dropped: then others find it there. No call may
-    /// be under way.
+    /// Gives back what this rank has reserved of quotas, and removes its log, unless a call did not finish what it began, or a put was
+    /// dropped: then others find it there. No call may be under way.
     ///
     /// # Errors
     /// Those of the store.

@@ -1,7 +1,8 @@
 //! `nacre fs put --recursive` and `get --recursive`: whole trees, from local folders to the namespace and back.
 //!
-//! Depth first, with what is left to do in a list, so that no tree is too deep. A directory gets its permissions and its time when everything
-//! below it is there, so one that may not be written is filled too. What cannot be copied is reported, and the rest is copied.
+//! Depth first, with what is left to do in a list, so that no tree is too deep. A directory gets its permissions and its time when
+//! everything below it is there, so one that may not be written is filled too. What cannot be copied is reported, and the rest is
+//! copied.
 
 use std::ffi::OsString;
 use std::fs::{self, FileTimes, Metadata, Permissions};
