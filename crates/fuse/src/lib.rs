@@ -7,7 +7,9 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+mod listing;
+
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
@@ -27,21 +29,18 @@ use fuser::{
 };
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{
-    Attributes, Creation, Credentials, Error, Limits, Listed, READ, Rank, SetAttributes, SetTime, Usage,
-    WRITE,
+    Attributes, Creation, Credentials, Error, Limits, READ, Rank, SetAttributes, SetTime, Usage, WRITE,
 };
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+use crate::listing::Listing;
+
 /// The unit in which room is counted.
 const BLOCK_BYTES: u64 = 512;
 /// The number of blocks, and of files, that there seems to be room for where nobody knows.
 const ROOM: u64 = 1 << 43;
-/// The number of entries of an open directory that are kept for programs that go back in it.
-const LISTED_MAX: usize = 65_536;
-/// The number of entries that are read at a time.
-const PAGE_ENTRIES: usize = 1024;
 const O_ACCMODE: i32 = 3;
 const O_WRONLY: i32 = 1;
 const O_EXCL: i32 = 0o200;
@@ -132,36 +131,6 @@ struct Calls {
     /// What open directories have been listed of.
     listings: Mutex<HashMap<u64, Listing>>,
     next: AtomicU64,
-}
-
-/// The part of a directory that was listed last. The kernel asks for entries by their positions, and goes back at most to the beginning
-/// of what it has been given last, unless a program goes back.
-struct Listing {
-    /// The position of the first entry.
-    first: u64,
-    entries: VecDeque<Listed>,
-    /// The name behind which further entries are.
-    after: Bytes,
-    /// True if there may be further entries.
-    more: bool,
-}
-
-impl Listing {
-    /// Begins with the directory itself and the one above it.
-    fn begin(ino: Ino) -> Listing {
-        let itself = |name: &'static [u8]| Listed {
-            name: Bytes::from_static(name),
-            ino,
-            kind: InodeKind::Directory,
-            attributes: None,
-        };
-        Listing { first: 0, entries: [itself(b"."), itself(b"..")].into(), after: Bytes::new(), more: true }
-    }
-
-    /// Returns the position behind the last entry.
-    fn end(&self) -> u64 {
-        self.first + self.entries.len() as u64
-    }
 }
 
 /// Takes the kernel's requests, and answers each from a task of its own.
@@ -548,7 +517,7 @@ impl Filesystem for Bridge {
         let user = user(request);
         self.spawn(|calls| async move {
             let known = calls.listings.lock().remove(&file.0);
-            let listing = match calls.list(&user, Ino(ino.0), known, offset).await {
+            let listing = match Listing::at(&calls.rank, &user, Ino(ino.0), known, offset).await {
                 Ok(listing) => listing,
                 Err(error) => return reply.error(errno(error)),
             };
@@ -692,33 +661,6 @@ impl Calls {
         }
         truncated
     }
-
-    /// Returns a listing with the entry at a position and some behind it, if there are any. It continues one that is known, unless the
-    /// position is in front of that.
-    async fn list(
-        &self,
-        user: &Credentials,
-        ino: Ino,
-        known: Option<Listing>,
-        offset: u64,
-    ) -> Result<Listing, Error> {
-        let known = known.filter(|known| offset > 0 && offset >= known.first);
-        let mut listing = known.unwrap_or_else(|| Listing::begin(ino));
-        // With the first entries comes the answer whether the user may list them.
-        while listing.more && offset.max(2) >= listing.end() {
-            let page = self.rank.readdir(user, ino, &listing.after, PAGE_ENTRIES, false).await?;
-            listing.more = page.more && !page.entries.is_empty();
-            if let Some(last) = page.entries.last() {
-                listing.after = last.name.clone();
-            }
-            listing.entries.extend(page.entries);
-            while listing.entries.len() > LISTED_MAX && listing.first < offset {
-                listing.entries.pop_front();
-                listing.first += 1;
-            }
-        }
-        Ok(listing)
-    }
 }
 
 #[cfg(test)]
@@ -747,40 +689,6 @@ mod tests {
             assert_eq!(rank.stat(made).await.unwrap().size, 7);
             let opened = open(&root, O_WRONLY | O_TRUNC).await.unwrap();
             assert_eq!((opened.ino, opened.size), (made, 0));
-        });
-    }
-
-    #[test]
-    fn a_directory_is_listed_by_positions_also_by_programs_that_go_back() {
-        block_on(async {
-            let options = RankOptions { create: true, ..RankOptions::default() };
-            let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
-            let calls = Calls::new(rank.clone(), Duration::ZERO);
-            let root = Credentials::root();
-            for number in 0..2500 {
-                let creation = Creation::new(InodeKind::Fifo, 0o644);
-                rank.create(&root, Ino::ROOT, format!("{number:04}").as_bytes(), creation).await.unwrap();
-            }
-            let name = |position: u64| format!("{:04}", position - 2);
-            let mut listing = None;
-            // Forwards, with a part of each page asked for again; then back to the beginning, and far ahead of what is known.
-            for position in [0, 1, 2, 700, 1025, 1026, 1500, 2501, 3, 2050, 2501] {
-                let listed = calls.list(&root, Ino::ROOT, listing.take(), position).await.unwrap();
-                let found = &listed.entries[(position - listed.first) as usize];
-                let expected = match position {
-                    0 => ".".to_owned(),
-                    1 => "..".to_owned(),
-                    _ => name(position),
-                };
-                assert_eq!(found.name, expected, "{position}");
-                listing = (position != 3).then_some(listed);
-            }
-            let end = calls.list(&root, Ino::ROOT, listing, 2502).await.unwrap();
-            assert_eq!((end.end(), end.more), (2502, false));
-            let stranger = Credentials::new(7, 7);
-            let set = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
-            rank.set_attributes(&root, Ino::ROOT, &set).await.unwrap();
-            assert_eq!(calls.list(&stranger, Ino::ROOT, None, 0).await.err(), Some(Error::Denied));
         });
     }
 
