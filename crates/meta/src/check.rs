@@ -402,11 +402,12 @@ impl Rank {
     }
 
     /// Reads all entries of a fragment, as they stood at one version of it, which is returned. It is none that the fragment can have
-    /// if its bounds have changed since it was looked for.
+    /// if it has been claimed, or its bounds have changed, since it was looked for.
     async fn whole_fragment(&self, place: &Place, whole: &mut WholeDirectory) -> Result<u64> {
         let Place { fragment, bounds, .. } = place;
         'again: for _ in 0..ATTEMPTS_MAX {
             let (mut entries, mut gone, mut now) = (Vec::new(), Vec::new(), None);
+            let mut is_claimed = false;
             let (mut after, mut version) = (None, None);
             loop {
                 let range = KeyRange { after, ..KeyRange::all() };
@@ -424,6 +425,7 @@ impl Rank {
                         }
                         [b'g', ..] => gone.extend(gone_link(key)),
                         [b'b'] => now = Some(Bounds::decode(&value.value)?),
+                        [b'c'] => is_claimed = true,
                         _ => {}
                     }
                 }
@@ -431,7 +433,8 @@ impl Rank {
                 if after.is_some() {
                     continue;
                 }
-                if now.as_ref().is_some_and(|now| now != bounds) {
+                // Entries that are being moved are in two places.
+                if is_claimed || now.as_ref().is_some_and(|now| now != bounds) {
                     return Ok(u64::MAX);
                 }
                 for (name, _) in entries.iter().filter(|(name, _)| !bounds.holds(fragment.index, name)) {
