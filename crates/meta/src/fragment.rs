@@ -104,7 +104,7 @@ fn bits(index: u64) -> u8 {
 fn parent(index: u64) -> u64 {
     match bits(index) {
         0 => 0,
-        bits => index & !(1 << (bits - 1)),
+        bits => index & !(1_u64 << (bits - 1)),
     }
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn has_bit(hash: u64, bit: u8) -> bool {
 }
 
 fn with_bit(index: u64, bit: u8) -> u64 {
-    index | (1 << bit)
+    index | (1_u64 << bit)
 }
 
 fn low(hash: u64, bits: u8) -> u64 {
