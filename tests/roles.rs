@@ -159,8 +159,12 @@ fn locations_are_moved_over_the_daemons_own_connection() {
     let locations: Value = serde_json::from_str(&page(&both, "/locations")).unwrap();
     assert_eq!(locations["locations"]["harbour"]["group"], 5);
     assert_eq!(reflector.get("/locations")["locations"]["harbour"]["group"], 5);
-    // The map is an object of the daemon's store, where every client finds it, with the secret of relays beside it.
-    assert_eq!(both.run(["ls", "--key", &key]).text(), "reflect/locations\nreflect/locations-relay");
+    // The map is one of the daemon's store, where every client finds it. Beside it are the object that tells older programs so, and
+    // the secret of relays.
+    let place = both.run(["map", "get", "locations", "harbour", "--key", &key]).text();
+    assert!(place.starts_with("5 127.0.0.1:"), "{place}");
+    let objects = both.run(["ls", "--key", &key]).text();
+    assert_eq!(objects, "nacre/map/locations\nreflect/locations\nreflect/locations-relay");
     let listener = Joined::join(&format!("harbour@{}", reflector.address), &[]);
     reflect(&["send", &there, "found"]).ok();
     assert_eq!(listener.hear(), "found");
