@@ -24,12 +24,14 @@ use bytes::Bytes;
 use nacre_map::limit::{BYTES_DEFAULT, ENTRIES_DEFAULT};
 use nacre_map::{ClusterMap, Committed, Header, Limits, ProposeError, Proposer, Refused, State, Update};
 use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{
     Answer, Check, ErrorKind, Escaped, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp,
     StoreError, Transaction, WriteOp,
 };
 use nacre_reflect::location::{LOCATIONS_MAX, LocationEntry};
 use nacre_reflect::wire::LOCATION_BYTES_MAX;
+use tokio::sync::Mutex;
 
 /// The map of locations.
 pub const LOCATIONS_MAP: &str = "locations";
@@ -108,6 +110,8 @@ pub struct LocationMap {
     map: ClusterMap,
     proposer: Proposer,
     author: String,
+    /// The copy of the map that reads bring up to date, epoch by epoch.
+    copy: Mutex<State>,
     old: ObjectId,
     /// True once the old object was seen to have no places left. It is not looked at any more then.
     moved: AtomicBool,
@@ -121,13 +125,13 @@ impl LocationMap {
     pub fn new(store: Arc<dyn ObjectStore>, author: &str) -> Result<LocationMap, StoreError> {
         let map = ClusterMap::new(store.clone(), LOCATIONS_MAP)?;
         let proposer = map.proposer(Default::default());
-        let old = ObjectId::try_from(OLD_OBJECT)?;
         Ok(LocationMap {
             store,
             map,
             proposer,
             author: author.to_owned(),
-            old,
+            copy: Mutex::default(),
+            old: ObjectId::try_from(OLD_OBJECT)?,
             moved: AtomicBool::new(false),
         })
     }
@@ -137,12 +141,13 @@ impl LocationMap {
     /// # Errors
     /// Those of the store; `Corrupt` if a place cannot be read.
     pub async fn read(&self, known: &Snapshot) -> Result<Option<Snapshot>, StoreError> {
-        let old = match self.is_moved() {
+        let mut copy = self.copy.lock().await;
+        let version = match self.is_moved() {
             true => None,
             false => Some(self.old_version().await?),
         };
-        let seen = Seen { old, header: self.map.header().await? };
-        if known.seen == Some(seen) {
+        self.map.catch_up(&mut copy).await?;
+        if known.seen == Some(Seen { old: version, header: copy.header() }) {
             return Ok(None);
         }
         for _ in 0..ATTEMPTS_MAX {
@@ -150,7 +155,7 @@ impl LocationMap {
                 true => None,
                 false => Some(self.old().await?),
             };
-            let state = self.map.state().await?;
+            self.map.catch_up(&mut copy).await?;
             if let Some(old) = &old
                 && self.old_version().await? != old.version
             {
@@ -160,9 +165,17 @@ impl LocationMap {
             if old.as_ref().is_some_and(Old::is_moved) {
                 self.moved.store(true, Ordering::Relaxed);
             }
-            return Self::snapshot(old.filter(|old| !old.is_moved()), &state).map(Some);
+            return Self::snapshot(old.filter(|old| !old.is_moved()), &copy).map(Some);
         }
         Err(busy())
+    }
+
+    /// Begins a watch of the map, whose events are hints to read it.
+    ///
+    /// # Errors
+    /// Those of the store; `Unsupported` if it cannot watch.
+    pub async fn watch(&self) -> Result<Watch, StoreError> {
+        self.store.watch(self.map.object(), WatchOptions::default()).await
     }
 
     fn snapshot(old: Option<Old>, state: &State) -> Result<Snapshot, StoreError> {

@@ -4,10 +4,12 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use nacre::Store;
 use nacre_object::Escaped;
+use nacre_object::watch::Watch;
 use nacre_planes::forward::read_clocks;
 use nacre_reflect::control::Event;
 use nacre_reflect::location::LocationEntry;
@@ -24,8 +26,10 @@ use super::location_map::{Changed, LocationMap, Snapshot};
 
 /// The prefix of the ids of objects with states.
 const STATE_PREFIX: &str = "reflect/state/";
-/// The interval at which the map is read, as others may have changed it.
+/// The interval at which the map is read without an event of its watch, as others may have changed it.
 const LOOK: Duration = Duration::from_millis(500);
+/// The wait after an event, for those that follow it: so nobody who changes the map again and again keeps this thread busy.
+const GATHER: Duration = Duration::from_millis(20);
 /// The wait after the map could not be read.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The number of tries to change the map while others change the same location.
@@ -136,7 +140,12 @@ impl Locations {
     /// Follows the map for ever.
     pub(super) async fn keep_following(&self) {
         let mut failing = false;
+        let mut watch = None;
         loop {
+            // It is there before the map is read, so that no change falls between the two. A store that cannot watch is looked at.
+            if watch.is_none() {
+                watch = self.map.watch().await.ok();
+            }
             let wait = match self.follow().await {
                 Ok(()) => {
                     if std::mem::take(&mut failing) {
@@ -151,7 +160,10 @@ impl Locations {
                     LOOK_AGAIN
                 }
             };
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = hint(&mut watch), if !failing => {}
+            }
         }
     }
 
@@ -177,6 +189,20 @@ impl Locations {
         self.follow().await.map_err(|error| error.message)?;
         Ok(epoch)
     }
+}
+
+/// Waits for an event of a watch. One that has ended is taken away, and nothing comes any more: the next look begins another.
+async fn hint(watch: &mut Option<Watch>) {
+    if let Some(events) = watch {
+        if let Some(Ok(_)) = events.next().await {
+            // Further changes are often close behind. They are about what is read now.
+            tokio::time::sleep(GATHER).await;
+            while let Poll::Ready(Some(Ok(_))) = events.try_next() {}
+            return;
+        }
+        *watch = None;
+    }
+    std::future::pending().await
 }
 
 /// Carries out the control plane's requests to the store, until it ends.

@@ -19,9 +19,9 @@ use crate::failure::Failure;
 
 /// Set the place of a location, or move it and its members to another group or reflector
 ///
-/// The map of locations is the map "locations" of the store that reflectors share ("nacre map get locations"). With --store, the map is changed there, and every
-/// reflector on that store follows. Otherwise the daemon of a reflector changes it, over its own connection. Whether a
-/// reflector at that address has the group is not checked.
+/// Locations are the entries of the map "locations" in the store that reflectors share; "nacre map get locations" shows
+/// them. With --store, the map is changed there, and every reflector on that store follows. Otherwise the daemon of a
+/// reflector changes it, over its own connection. Whether a reflector at that address has the group is not checked.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// The location: any name

@@ -148,6 +148,36 @@ async fn places_are_changed_on_condition_in_epochs_of_the_map_and_read_whole() {
 }
 
 #[tokio::test]
+async fn a_reader_that_was_away_for_longer_than_the_history_reads_all_of_the_map() {
+    let store = in_memory();
+    let (reader, writer) = (map_of(&store), map_of(&store));
+    writer.change("here", None, Some(entry(7400, 1))).await.unwrap();
+    let known = reader.read(&Snapshot::default()).await.unwrap().unwrap();
+    let plain = store.map(LOCATIONS_MAP).unwrap();
+    let short = |limits: Limits| Limits { history: 1, ..limits };
+    plain.proposer(Default::default()).change_limits("test", short).await.unwrap();
+    for number in 0..10 {
+        writer.change(&format!("cell {number}"), None, Some(entry(7400, number))).await.unwrap();
+    }
+    let known = reader.read(&known).await.unwrap().unwrap();
+    assert_eq!((known.entries.len(), known.epoch), (11, 12));
+
+    // The same where the map is removed, and where another one of its name has come to the same epoch.
+    store.apply(plain.object(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
+    let none = reader.read(&known).await.unwrap().unwrap();
+    assert_eq!((none.entries.len(), none.epoch), (0, 0));
+    for number in 0..12 {
+        let made = map_of(&store).change(&format!("new {number}"), None, Some(entry(7400, number))).await;
+        made.unwrap();
+    }
+    for known in [none, known] {
+        let now = reader.read(&known).await.unwrap().unwrap();
+        assert_eq!((now.entries.len(), now.epoch), (12, 12));
+        assert!(now.entries.keys().all(|name| name.starts_with("new ")));
+    }
+}
+
+#[tokio::test]
 async fn an_older_store_is_read_as_it_is_and_moved_by_the_first_change() {
     // More of them than one transaction moves.
     let store = old_store(CHUNK as u32 + 200).await;
