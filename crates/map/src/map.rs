@@ -158,6 +158,23 @@ impl ClusterMap {
     /// with `State::default()`. Returns whether the copy has changed. A call that is dropped leaves it at some epoch. It needs a
     /// tokio runtime with a clock around it.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = std::sync::Arc::new(nacre_object::testkit::MemoryStore::new());
+    /// use nacre_map::{ClusterMap, State, Update};
+    ///
+    /// let map = ClusterMap::new(store, "policies")?;
+    /// let mut copy = State::default();
+    /// assert!(!map.catch_up(&mut copy).await?);
+    /// let update = Update::new("ada").set("balancer".parse()?, "greedy");
+    /// map.proposer(Default::default()).propose(update).await?;
+    /// assert!(map.catch_up(&mut copy).await?);
+    /// assert_eq!((copy.epoch(), copy.header()), (1, map.header().await?));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`ClusterMap::state`].
     pub async fn catch_up(&self, state: &mut State) -> Result<bool, StoreError> {
