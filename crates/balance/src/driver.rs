@@ -130,7 +130,9 @@ impl Driver {
         };
         self.settings = in_force.settings.clone();
         if in_force == InForce::default() {
-            // Where nobody balances, nothing is written.
+            // Where nobody balances, nothing is written. Versions may begin anew after that.
+            self.core = None;
+            self.loaded = 0;
             return None;
         }
         self.load(&in_force, within, warnings).await;

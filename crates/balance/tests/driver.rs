@@ -159,6 +159,21 @@ async fn a_policy_that_cannot_be_had_leaves_the_one_before_in_force() {
 }
 
 #[tokio::test]
+async fn a_policy_is_loaded_that_has_the_version_of_one_that_is_gone() {
+    let (store, world) = (new(), world(1));
+    let mut driver = driver(&store, &world, 0, false);
+    set(&store, "adaptable", shipped("adaptable").unwrap().text).await;
+    assert!(driver.tick().await.is_some());
+    let map = nacre_object::ObjectId::new("nacre/map/balance").unwrap();
+    let remove = nacre_object::Transaction::new().change(nacre_object::WriteOp::Remove);
+    store.apply(&map, remove).await.unwrap();
+    assert!(driver.tick().await.is_none());
+    set(&store, "hash", shipped("hash").unwrap().text).await;
+    assert!(driver.tick().await.is_some());
+    assert_eq!(published(&*store).await.unwrap()[0].policy, Some(("hash".to_owned(), 1)));
+}
+
+#[tokio::test]
 async fn a_policy_that_fails_is_in_the_cluster_log_and_nothing_else_happens() {
     let (store, world) = (new(), world(1));
     set(&store, "picky", "if #mds == 0 then error('alone') end return {}").await;
