@@ -50,6 +50,8 @@ pub struct Driver {
     /// The warnings of the tick before, which are not said again.
     said: Vec<String>,
     settings: Settings,
+    /// True if somebody has asked for balancing, as the map was last read.
+    is_asked: bool,
 }
 
 /// What decides.
@@ -87,6 +89,7 @@ impl Driver {
             moves: Vec::new(),
             said: Vec::new(),
             settings: Settings::default(),
+            is_asked: false,
         })
     }
 
@@ -124,12 +127,16 @@ impl Driver {
         let in_force = match patient(within, self.registry.current()).await {
             Ok(in_force) => in_force,
             Err(error) => {
-                warnings.push(format!("the balancer's settings cannot be read: {error}"));
+                // A store where nobody balances is not written to because it did not answer once.
+                if self.is_asked || error.kind == ErrorKind::Corrupt {
+                    warnings.push(format!("the balancer's settings cannot be read: {error}"));
+                }
                 return None;
             }
         };
         self.settings = in_force.settings.clone();
-        if in_force == InForce::default() {
+        self.is_asked = in_force != InForce::default();
+        if !self.is_asked {
             // Where nobody balances, nothing is written. Versions may begin anew after that.
             self.core = None;
             self.loaded = 0;
