@@ -273,7 +273,7 @@ impl ActiveRank {
         out: &mut Vec<Output>,
     ) {
         match self.sequencers.get_mut(id) {
-            Some(Entry::Elsewhere(place, since)) if now < *since + migration::KNOWN => {
+            Some(Entry::Elsewhere(place, since)) if migration::is_known(&call, now, *since) => {
                 out.push(Output::Reply(ticket, migration::elsewhere(&call, *place)));
             }
             None | Some(Entry::Elsewhere(..)) => {
