@@ -478,6 +478,22 @@ fn what_was_removed_at_the_other_rank_is_made_anew() {
 }
 
 #[test]
+fn nothing_is_shown_of_a_sequencer_that_leaves() {
+    let mut at = At::new(1, Some(Record::default()));
+    assert!(matches!(at.call(1, Call::Look), Some(Reply::Shown(_))));
+    at.tickets += 1;
+    let (moving, mut out) = (at.tickets, Vec::new());
+    at.rank.call(at.now, moving, Some(1), &At::id(), Call::Move(2, Mode::Client), &mut out);
+    assert!(matches!(&out[..], [Output::Store(_, StoreOrder::Move(..))]), "{out:?}");
+    // The other rank may hand out positions before this one hears that it does.
+    assert_eq!(at.call(1, Call::Look), None);
+    let looking = at.tickets;
+    at.carry(out);
+    assert_eq!(at.take(moving), Some(Reply::Done));
+    assert!(matches!(at.take(looking), Some(Reply::Elsewhere(_))));
+}
+
+#[test]
 fn requests_for_a_migration_that_wait_are_bounded() {
     let mut at = At::new(1, Some(Record::default()));
     let (grant, ..) = At::granted(at.call(1, Call::Acquire));
