@@ -195,7 +195,7 @@ impl State {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let held = Held { rank: route.rank, grant, first, bound, ending: false };
         let own = (bound - first >= count).then_some(first);
-        // A rank to which it has moved may lend less, from the tail on at which the cache was closed. That tail is skipped:
+        // A rank that has got it since may lend less, from the tail on at which the cache was closed. That tail is skipped:
         // whoever has read it with the bound of before takes nothing by it.
         let skipped = u64::from(bound < hold.bound_max && first < bound);
         hold.bound_max = hold.bound_max.max(bound);
