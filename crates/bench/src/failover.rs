@@ -267,8 +267,9 @@ async fn measure_etcd(args: &Args, point: &Point) -> Result<Measurement, BenchEr
     let mut members = etcd::start_cluster(MEMBERS, args.folder.as_deref()).await?;
     let places = members.iter().map(|member| member.address.clone()).collect();
     let crew = Crew::start(CLIENT, &orders(point, places)).await?;
-    let leader = leader(&members).await?;
     run_crew(crew, point, async || {
+        // It may have changed since the beginning.
+        let leader = leader(&members).await?;
         // Killed, as all peers are when they are dropped.
         drop(members.swap_remove(leader));
         Ok(())
