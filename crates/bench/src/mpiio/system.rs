@@ -24,7 +24,7 @@ pub enum System {
     Posix,
     /// Nacre's atomic mode, with a request for 64 regions
     List,
-    /// Nacre's atomic mode, with a request for each access
+    /// Nacre's atomic mode as it is by default, with a request for each access; small pieces with what is between them
     Datatype,
     /// Nacre's atomic mode with locks of blocks of 4 KiB
     #[value(name = "block-4k")]
@@ -69,7 +69,7 @@ impl System {
         self.is_ours() || matches!(self, System::Own | System::OwnUnsieved)
     }
 
-    /// Returns whether bytes are locked exactly: the method of the paper whose results the targets are about.
+    /// Returns whether bytes are locked, not blocks: the methods of the paper whose results the targets are about.
     pub(super) fn is_exact(self) -> bool {
         matches!(self, System::Posix | System::List | System::Datatype)
     }
