@@ -147,6 +147,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
             System::OwnUnsieved,
             System::List,
             System::Datatype,
+            System::Exact,
         ];
         systems.contains(&system)
     };
