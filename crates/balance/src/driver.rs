@@ -238,7 +238,7 @@ impl Driver {
     /// Makes moves, one after another, within a tick.
     async fn carry_out(&mut self, moves: &[Move], warnings: &mut Vec<String>) {
         let end = tokio::time::Instant::now() + self.settings.tick();
-        for wanted in moves {
+        for (at, wanted) in moves.iter().enumerate() {
             match tokio::time::timeout_at(end, self.migrate.migrate(wanted)).await {
                 Ok(Ok(())) => {
                     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -260,6 +260,9 @@ impl Driver {
                     warnings.push(format!(
                         "moving {wanted} takes longer than a tick; the moves behind it are not begun"
                     ));
+                    if let Some(core) = &mut self.core {
+                        moves[at + 1..].iter().for_each(|behind| core.ledger.not_begun(&behind.id));
+                    }
                     return;
                 }
             }
