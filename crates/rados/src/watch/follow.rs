@@ -198,6 +198,11 @@ impl Versions {
         }
     }
 
+    /// Returns whether a version that the object was found to have has been told, or never will be because the store has lost it.
+    fn is_over(&self, version: u64) -> bool {
+        version <= self.known || version > self.seen
+    }
+
     /// Gives up waiting for links whose time is over.
     fn expire(&mut self, now: Instant) {
         while let Some((version, until)) = self.due
@@ -339,10 +344,10 @@ impl Follower {
                 Told::Gap(gap) => hub.gap(&self.object, gap),
             }
         }
-        let known = self.versions.known;
-        for (_, join) in self.waiting.extract_if(.., |(promised, _)| *promised <= known) {
+        let versions = &self.versions;
+        for (_, join) in self.waiting.extract_if(.., |(promised, _)| versions.is_over(*promised)) {
             // The hash is for engines that ask whether an object is watched.
-            join.reply.send(hub.watch(&self.object, 0, known, &join.options)).ok();
+            join.reply.send(hub.watch(&self.object, 0, versions.known, &join.options)).ok();
         }
     }
 
@@ -584,6 +589,19 @@ mod tests {
         versions.saw(2, false, now);
         let lost = Told::Gap(Gap::unknown(2, Cause::Unannounced));
         assert_eq!((std::mem::take(&mut versions.told), versions.known), (vec![lost], 2));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_version_that_the_store_has_lost() {
+        let (mut versions, now) = (versions(3), Instant::now());
+        versions.saw(7, false, now);
+        assert!(versions.is_over(3) && !versions.is_over(7), "its announcements may be late");
+        // Another look, and a link that leads to a part of it.
+        versions.saw(7, false, now);
+        versions.learn(&[Link::one(Some(3), 4)], now);
+        assert!(!versions.is_over(7));
+        versions.saw(2, false, now);
+        assert!(versions.is_over(7) && versions.due.is_none());
     }
 
     #[test]
