@@ -233,8 +233,8 @@ struct Remembered {
 /// The answer to a notification.
 #[derive(Default)]
 struct Answering {
-    /// The ids under which RADOS waits for it.
-    awaited: Vec<u64>,
+    /// The ids under which RADOS waits for it, each with the watch that it came by: the watch may have been repaired in between.
+    awaited: Vec<(Acknowledger, u64)>,
     answer: Option<Bytes>,
 }
 
@@ -395,11 +395,11 @@ impl Follower {
             let Answering { awaited, answer } = &mut *state;
             match answer {
                 Some(answer) => acknowledger.acknowledge(id, answer),
-                None => awaited.push(id),
+                None => awaited.push((acknowledger, id)),
             }
             return;
         }
-        let state = Arc::new(Mutex::new(Answering { awaited: vec![id], answer: None }));
+        let state = Arc::new(Mutex::new(Answering { awaited: vec![(acknowledger, id)], answer: None }));
         if self.remembered.len() >= REMEMBERED_MAX {
             self.remembered.pop_front();
         }
@@ -412,7 +412,7 @@ impl Follower {
             let answer =
                 outcome.await.map_or_else(|_| Bytes::new(), |outcome| message::outcome(&outcome).into());
             let mut answering = state.lock();
-            for id in answering.awaited.drain(..) {
+            for (acknowledger, id) in answering.awaited.drain(..) {
                 acknowledger.acknowledge(id, &answer);
             }
             answering.answer = Some(answer);
