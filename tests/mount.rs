@@ -347,6 +347,50 @@ fn random_calls_answer_as_those_of_the_machines_own_file_system() {
 }
 
 #[test]
+fn a_mount_with_a_cache_shows_its_own_changes_at_once_and_those_of_others_later() {
+    let folder = folder();
+    let server = Server::start("mem:", &[]);
+    let cached = Mounted::new(&server.uri, &folder.path().join("cached"), &["--cache", "1h"]);
+    let other = Mounted::new(&server.uri, &folder.path().join("other"), &[]);
+    cached.sh("mkdir d; echo one >d/f; chmod 640 d/f; test $(stat -c %a d/f) = 640");
+    cached.sh("echo two >>d/f; test $(stat -c %s d/f) = 8; ln d/f d/g; test $(stat -c %h d/f) = 2; mv d/g d/h; test ! -e d/g; stat d/f >seen");
+    // The entry and its attributes are not asked for again.
+    other.sh("chmod 600 d/f; mv d d2");
+    assert_eq!(cached.sh("stat -c %a d/f"), "640\n");
+    assert_eq!(other.sh("stat -c %a d2/f; cat d2/f"), "600\none\ntwo\n");
+    // What is not in the cache is looked for.
+    cached.sh("test -e d2/h");
+    assert!(cached.stop(Signal::TERM).success());
+    assert!(other.stop(Signal::TERM).success());
+    check_is_clean(&server.uri);
+}
+
+#[test]
+fn programs_meet_quotas_as_those_of_other_file_systems() {
+    let folder = folder();
+    let server = Server::start("mem:", &[]);
+    server.run(["fs", "mkdir", "-p", "/limited"]).ok();
+    server.run(["fs", "quota", "set", "/limited", "--bytes", "1000", "--entries", "3"]).ok();
+    let mounted = Mounted::new(&server.uri, &folder.path().join("mount"), &[]);
+    mounted.sh("head -c 900 /dev/zero >limited/a; echo outside >b");
+    let error = fs::write(mounted.root.join("limited/c"), [7; 101]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::DQUOT.raw_os_error()));
+    mounted.sh("rm limited/c");
+    assert_eq!(mounted.sh("stat -f -c '%b %a %c %d' limited"), "1 0 3 2\n");
+    let across = fs::rename(mounted.root.join("b"), mounted.root.join("limited/b")).unwrap_err();
+    assert_eq!(across.raw_os_error(), Some(rustix::io::Errno::XDEV.raw_os_error()));
+    // What copies where it cannot move does so.
+    assert_eq!(mounted.sh("mv b limited/b; cat limited/b; test ! -e b; mkdir limited/d"), "outside\n");
+    let error = fs::create_dir(mounted.root.join("limited/d/e")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::DQUOT.raw_os_error()));
+    mounted.sh("mv limited/a a; rm -r limited/d");
+    assert!(mounted.stop(Signal::TERM).success());
+    let shown = server.run(["fs", "quota", "show", "/limited", "--json"]).json();
+    assert_eq!((&shown["bytes"]["used"], &shown["entries"]["used"]), (&8.into(), &1.into()));
+    check_is_clean(&server.uri);
+}
+
+#[test]
 fn inodes_with_methods_look_like_empty_files() {
     let folder = folder();
     let server = Server::start("mem:", &[]);

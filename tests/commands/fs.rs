@@ -224,6 +224,114 @@ fn symbolic_links_are_fetched_to_as_what_they_lead_to() {
     }
 }
 
+#[test]
+fn a_quota_limits_what_is_below_a_directory() {
+    let folder = folder();
+    let store = file(&folder.path().join("store"));
+    let run_input = |words: &[&str], input: &[u8]| {
+        let mut command = program();
+        command.args(["--store", &store, "fs"]).args(words);
+        run_with(command, input)
+    };
+    let run = |words: &[&str]| run_input(words, b"");
+    run(&["mkdir", "-p", "/home/ada", "/other"]).ok();
+    run(&["quota", "set", "/home/ada"]).failed(2, &["give --bytes, --entries, or both"]);
+    run(&["quota", "set", "/home", "--bytes", "1GiB"]).failed(1, &["the directory is not empty"]);
+    assert_eq!(run(&["quota", "show", "/home/ada"]).text(), "no quota applies to /home/ada");
+    run(&["quota", "set", "/home/ada", "--bytes", "1MiB"]).ok();
+    run(&["quota", "set", "/home/ada", "--entries", "2"]).ok();
+    let half = vec![7; 600_000];
+    run_input(&["put", "-", "/home/ada/a"], &half).ok();
+    let used_up = "the quota of a directory above it is used up";
+    run_input(&["put", "-", "/home/ada/b"], &half).failed(1, &["/home/ada/b", used_up]);
+    assert_eq!(run(&["quota", "show", "/home/ada"]).text(), "600,000 of 1,048,576 bytes\n1 of 2 entries");
+    run(&["mkdir", "/home/ada/d"]).ok();
+    run(&["mkdir", "/home/ada/d/e"]).failed(1, &["cannot create /home/ada/d/e", used_up]);
+    run(&["quota", "set", "/home/ada", "--entries", "none"]).ok();
+    run(&["mkdir", "/home/ada/d/e"]).ok();
+    let shown = run(&["quota", "show", "/home/ada/d/e", "--json"]).json();
+    assert_eq!((&shown["own"], &shown["entries"]["used"]), (&false.into(), &3.into()));
+    assert_eq!((&shown["entries"]["limit"], &shown["bytes"]["limit"]), (&Value::Null, &1_048_576.into()));
+    let text = run(&["quota", "show", "/home/ada/a"]).text();
+    assert!(text.starts_with("the quota of a directory above /home/ada/a, inode "), "{text}");
+    assert!(text.ends_with(":\n600,000 of 1,048,576 bytes\n3 entries, no limit"), "{text}");
+    run(&["mv", "/home/ada/a", "/other"])
+        .failed(1, &["cannot move /home/ada/a", "another quota: copy it there"]);
+    run(&["mv", "/home/ada", "/other"]).ok();
+    run(&["quota", "rm", "/other/ada"]).failed(1, &["the directory is not empty"]);
+    run(&["rm", "-r", "/other/ada/a", "/other/ada/d"]).ok();
+    let text = run(&["quota", "show", "/other/ada"]).text();
+    assert_eq!(text, "0 of 1,048,576 bytes\n0 entries, no limit");
+    run(&["quota", "rm", "/other/ada"]).ok();
+    run(&["quota", "rm", "/other/ada"]).failed(1, &["it has no quota of its own"]);
+    assert_eq!(run(&["check", "--json"]).json()["clean"], true);
+}
+
+#[test]
+fn trees_are_put_and_fetched_as_they_are() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    let folder = folder();
+    let store = file(&folder.path().join("store"));
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.current_dir(folder.path()).args(["--store", &store, "fs"]).args(words);
+        run_with(command, b"")
+    };
+    let source = folder.path().join("source");
+    fs::create_dir_all(source.join("a/b/c")).unwrap();
+    fs::write(source.join("a/numbers"), (0..300_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
+        .unwrap();
+    fs::write(source.join("a/b/empty"), b"").unwrap();
+    fs::write(source.join("a/b/private"), b"private").unwrap();
+    symlink("b/private", source.join("a/link")).unwrap();
+    symlink("nowhere", source.join("dangling")).unwrap();
+    let set_mode = |path: &str, mode| {
+        fs::set_permissions(source.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set_mode("a/b/private", 0o600);
+    // A folder that may not be written is filled all the same.
+    set_mode("a/b", 0o555);
+    run(&["mkdir", "/there"]).ok();
+    let text = run(&["put", "-r", "source", "/there"]).text();
+    assert_eq!(text, "1,200,007 bytes in 3 files and 4 directories stored in /there/source");
+    assert_eq!(run(&["stat", "/there/source/a/b", "--json"]).json()[0]["mode"], "0555");
+    let text = run(&["get", "-r", "/there/source", "back"]).text();
+    assert_eq!(text, "1,200,007 bytes in 3 files and 4 directories fetched to back");
+    let diff = std::process::Command::new("diff")
+        .args(["-r", "--no-dereference", "source", "back"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(diff.status.success() && diff.stdout.is_empty(), "{diff:?}");
+    for path in ["a", "a/b", "a/b/c", "a/numbers", "a/b/private"] {
+        let [ours, theirs] =
+            ["source", "back"].map(|side| fs::metadata(folder.path().join(side).join(path)).unwrap());
+        let shown = |found: &fs::Metadata| (found.mode(), found.mtime(), found.mtime_nsec());
+        assert_eq!(shown(&ours), shown(&theirs), "{path}");
+    }
+    // Again, over what is there; and into a folder, under its own name.
+    run(&["put", "-r", "source", "/there"]).ok();
+    fs::create_dir(folder.path().join("into")).unwrap();
+    run(&["get", "-r", "/there/source", "into"]).ok();
+    assert_eq!(fs::read(folder.path().join("into/source/a/b/private")).unwrap(), b"private");
+    // What cannot be fetched is reported, and the rest is fetched.
+    let made = std::process::Command::new("mkfifo").arg(source.join("pipe")).status().unwrap();
+    assert!(made.success());
+    run(&["put", "-r", "source", "/there"]).ok();
+    let ended = run(&["get", "-r", "/there/source", "rest"]);
+    let said = ["cannot get /there/source/pipe: it is of kind fifo", "1 entry could not be copied"];
+    assert!(ended.code == 1 && said.iter().all(|part| ended.stderr.contains(part)), "{ended:?}");
+    assert_eq!(fs::read(folder.path().join("rest/a/b/private")).unwrap(), b"private");
+    run(&["get", "-r", "/there/source"]).failed(2, &["name the folder"]);
+    run(&["get", "-r", "/there/source/a/numbers", "x"]).failed(1, &["not a directory"]);
+    assert_eq!(run(&["check", "--json"]).json()["clean"], true);
+    set_mode("a/b", 0o755);
+    for side in ["back", "into/source", "rest"] {
+        let path = folder.path().join(side).join("a/b");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
 /// Starts a `put` of what it reads from a pipe.
 fn piped(store: &str, path: &str) -> Child {
     let mut command = program();

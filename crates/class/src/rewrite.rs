@@ -594,7 +594,7 @@ impl<'a> Parser<'a> {
             } else {
                 parser.simple()?;
             }
-            while let Some((left, right)) = parser.priority().filter(|(left, _)| *left > limit) {
+            while let Some((_, right)) = parser.priority().filter(|(left, _)| *left > limit) {
                 let operator = parser.advance();
                 parser.operators(right)?;
                 if &parser.text[operator.start..operator.end] == b".." {

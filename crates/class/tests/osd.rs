@@ -128,7 +128,7 @@ fn a_change_whose_answer_got_lost_is_not_said_to_have_failed() {
 #[test]
 fn classes_that_a_method_calls_are_sent_once_it_asks_for_them() {
     let wanted = |name: &str| said([&[37][..], name.as_bytes()].concat());
-    let answers = vec![wanted("other"), wanted("a]b"), changed(2, Some(b"\01"))];
+    let answers = vec![wanted("other"), wanted("a]b"), changed(2, Some(b"\x001"))];
     let (called, played) = call(answers);
     assert_eq!(called.unwrap().attempts, 3);
     let loaded = played.loaded.lock().unwrap();
@@ -141,7 +141,7 @@ fn classes_that_a_method_calls_are_sent_once_it_asks_for_them() {
 #[test]
 fn an_object_that_wants_a_later_version_makes_the_client_read_the_classes_again() {
     let stale = |least: u64| said([&[36][..], &least.to_le_bytes(), b"counter"].concat());
-    let (called, _) = call(vec![stale(1), changed(2, Some(b"\01"))]);
+    let (called, _) = call(vec![stale(1), changed(2, Some(b"\x001"))]);
     assert_eq!(called.unwrap().attempts, 2);
     let error = call(vec![stale(9)]).0.unwrap_err();
     assert_eq!(error.errno(), errno::ESTALE);

@@ -234,8 +234,20 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("fs find", &[("nacre fs find / --name '*.log' --type file", "find files by name")]),
     ("fs tree", &[("nacre fs tree /home", "draw a directory and everything below it")]),
     ("fs cat", &[("nacre fs cat /home/notes", "print a file")]),
-    ("fs get", &[("nacre fs get /home/notes notes", "fetch a file")]),
-    ("fs put", &[("nacre fs put notes /home/", "store a file in a directory")]),
+    (
+        "fs get",
+        &[
+            ("nacre fs get /home/notes notes", "fetch a file"),
+            ("nacre fs get -r /home/results .", "fetch a directory with everything below it"),
+        ],
+    ),
+    (
+        "fs put",
+        &[
+            ("nacre fs put notes /home/", "store a file in a directory"),
+            ("nacre fs put -r results /home", "store a folder with everything in it"),
+        ],
+    ),
     ("fs mkdir", &[("nacre fs mkdir /home", "create a directory")]),
     ("fs mv", &[("nacre fs mv /home/notes /home/old", "rename a file, replacing an existing one")]),
     ("fs rm", &[("nacre fs rm /home/old", "remove a file")]),
@@ -257,6 +269,15 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("fs call", &[("nacre fs call /visits add 1", "call a method of an inode")]),
     ("fs check", &[("nacre fs check", "check the namespace")]),
+    (
+        "fs quota set",
+        &[
+            ("nacre fs quota set /home/ada --bytes 10GiB --entries 100000", "limit an empty directory"),
+            ("nacre fs quota set /home/ada --bytes none", "lift a limit"),
+        ],
+    ),
+    ("fs quota show", &[("nacre fs quota show /home/ada", "show the limits and what is used of them")]),
+    ("fs quota rm", &[("nacre fs quota rm /home/ada", "remove the quota of an empty directory")]),
     (
         "mount",
         &[

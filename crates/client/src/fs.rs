@@ -205,6 +205,31 @@ export! {
     "An entry of a directory." nacre_meta::Listed;
     "A page of a directory, in the order of the names' bytes." nacre_meta::Page;
 }
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::fs::Error> {
+    /// use nacre::fs::{Creation, Credentials, Error, Ino, InodeKind, Limits, Quota, RankOptions, Usage};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let rank = store.rank(RankOptions { create: true, ..Default::default() }).await?;
+    /// let user = Credentials::root();
+    /// let results = rank.create(&user, Ino::ROOT, b"results", Creation::new(InodeKind::Directory, 0o755)).await?.ino;
+    /// rank.set_quota(&user, results, Limits { bytes: Some(1000), entries: None }).await?;
+    ///
+    /// let file = rank.create(&user, results, b"run-1", Creation::new(InodeKind::File, 0o644)).await?.ino;
+    /// rank.write_file(file, 0, vec![0; 800].into()).await?;
+    /// assert_eq!(rank.append_file(file, vec![0; 300].into()).await, Err(Error::QuotaExceeded));
+    ///
+    /// let Quota { root, used: Usage { bytes, .. }, .. } = rank.quota(file).await?.unwrap();
+    /// assert!(root == results && (800..=1000).contains(&bytes));
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The limits of a quota; `None`: no limit." nacre_meta::Limits;
+    "A quota of what is in a directory and everything below it." nacre_meta::Quota;
+    "An amount of what a quota limits." nacre_meta::Usage;
+}
 use nacre_object::StoreError;
 export! {
     /// ```

@@ -1,10 +1,13 @@
 //! The namespace of a store as a mounted file system, by FUSE.
 //!
-//! Nothing is cached but what the kernel has read of a file between its opening and its closing: entries and attributes
-//! are asked for each time they are needed, so changes by others show at once. Permissions are judged by the rank, for the
-//! user and the groups of the process that calls.
+//! Nothing is cached but what the kernel has read of a file between its opening and its closing, unless [`Options::cache`] is set:
+//! entries and attributes are asked for each time they are needed, so changes by others show at once. Permissions are judged by
+//! the rank, for the user and the groups of the process that calls; with a cache by the kernel too, which then finds entries
+//! without asking.
 
 #![forbid(unsafe_code)]
+
+mod listing;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -26,14 +29,18 @@ use fuser::{
 };
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{
-    Attributes, Creation, Credentials, Error, Listed, READ, Rank, SetAttributes, SetTime, WRITE,
+    Attributes, Creation, Credentials, Error, Limits, READ, Rank, SetAttributes, SetTime, Usage, WRITE,
 };
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-/// The time for which the kernel may believe what it was told.
-const TTL: Duration = Duration::ZERO;
+use crate::listing::Listing;
+
+/// The unit in which room is counted.
+const BLOCK_BYTES: u64 = 512;
+/// The number of blocks, and of files, that there seems to be room for where nobody knows.
+const ROOM: u64 = 1 << 43;
 const O_ACCMODE: i32 = 3;
 const O_WRONLY: i32 = 1;
 const O_EXCL: i32 = 0o200;
@@ -51,6 +58,8 @@ pub struct Options {
     pub others: bool,
     /// True if nothing may be changed by way of this mount.
     pub read_only: bool,
+    /// The time for which the kernel may believe what it was told of entries and attributes. What others change shows when it is over.
+    pub cache: Duration,
 }
 
 /// A mounted namespace. It is unmounted when this is dropped.
@@ -70,8 +79,12 @@ impl Mount {
         if options.read_only {
             config.mount_options.push(MountOption::RO);
         }
+        if !options.cache.is_zero() {
+            // Who finds an entry in the kernel's cache has not been asked for the right to look it up.
+            config.mount_options.push(MountOption::DefaultPermissions);
+        }
         config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
-        let calls = Arc::new(Calls { rank, listings: Mutex::default(), next: AtomicU64::new(1) });
+        let calls = Arc::new(Calls::new(rank, options.cache));
         fuser::spawn_mount(Bridge { calls, handle }, folder, &config).map(Mount)
     }
 
@@ -113,8 +126,10 @@ pub fn detach(folder: &Path) -> io::Result<()> {
 /// The state that calls share.
 struct Calls {
     rank: Arc<Rank>,
-    /// The listings of open directories, each as it was when it was begun.
-    listings: Mutex<HashMap<u64, Arc<Vec<Listed>>>>,
+    /// The time for which the kernel may believe what it was told.
+    ttl: Duration,
+    /// What open directories have been listed of.
+    listings: Mutex<HashMap<u64, Listing>>,
     next: AtomicU64,
 }
 
@@ -189,13 +204,6 @@ fn attributes(found: &Attributes) -> FileAttr {
     }
 }
 
-fn answer_entry(result: Result<Attributes, Error>, reply: ReplyEntry) {
-    match result {
-        Ok(found) => reply.entry(&TTL, &attributes(&found), Generation(0)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
 fn answer_empty(result: Result<(), Error>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
@@ -232,16 +240,13 @@ impl Filesystem for Bridge {
                 b"." => calls.rank.stat(Ino(parent.0)).await,
                 _ => calls.rank.lookup(&user, Ino(parent.0), &name).await,
             };
-            answer_entry(found, reply);
+            calls.answer_entry(found, reply);
         });
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.spawn(|calls| async move {
-            match calls.rank.stat(Ino(ino.0)).await {
-                Ok(found) => reply.attr(&TTL, &attributes(&found)),
-                Err(error) => reply.error(errno(error)),
-            }
+            calls.answer_attributes(calls.rank.stat(Ino(ino.0)).await, reply);
         });
     }
 
@@ -289,10 +294,7 @@ impl Filesystem for Bridge {
                     false => calls.rank.set_attributes(&user, ino, &set).await,
                 }
             };
-            match done.await {
-                Ok(found) => reply.attr(&TTL, &attributes(&found)),
-                Err(error) => reply.error(errno(error)),
-            }
+            calls.answer_attributes(done.await, reply);
         });
     }
 
@@ -324,7 +326,7 @@ impl Filesystem for Bridge {
         };
         let creation = Creation::new(kind, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
-            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+            calls.answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
         });
     }
 
@@ -340,7 +342,7 @@ impl Filesystem for Bridge {
         let (user, name) = (user(request), bytes(name));
         let creation = Creation::new(InodeKind::Directory, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
-            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+            calls.answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
         });
     }
 
@@ -362,7 +364,7 @@ impl Filesystem for Bridge {
         let (user, name) = (user(request), bytes(name));
         let creation = Creation::symlink(bytes(target.as_os_str()));
         self.spawn(|calls| async move {
-            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+            calls.answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
         });
     }
 
@@ -390,7 +392,7 @@ impl Filesystem for Bridge {
     fn link(&self, request: &Request, ino: INodeNo, to: INodeNo, new: &OsStr, reply: ReplyEntry) {
         let (user, new) = (user(request), bytes(new));
         self.spawn(|calls| async move {
-            answer_entry(calls.rank.link(&user, Ino(ino.0), Ino(to.0), &new).await, reply);
+            calls.answer_entry(calls.rank.link(&user, Ino(ino.0), Ino(to.0), &new).await, reply);
         });
     }
 
@@ -420,7 +422,7 @@ impl Filesystem for Bridge {
             match calls.create(&user, parent, &name, creation, flags).await {
                 Ok(found) => {
                     let attributes = attributes(&found);
-                    reply.created(&TTL, &attributes, Generation(0), FileHandle(0), FopenFlags::empty());
+                    reply.created(&calls.ttl, &attributes, Generation(0), FileHandle(0), FopenFlags::empty());
                 }
                 Err(error) => reply.error(errno(error)),
             }
@@ -518,24 +520,20 @@ impl Filesystem for Bridge {
     ) {
         let user = user(request);
         self.spawn(|calls| async move {
-            let known = calls.listings.lock().get(&file.0).cloned();
-            let listing = match known {
-                Some(listing) if offset > 0 => listing,
-                _ => match calls.list(&user, Ino(ino.0)).await {
-                    Ok(listing) => {
-                        let listing = Arc::new(listing);
-                        calls.listings.lock().insert(file.0, listing.clone());
-                        listing
-                    }
-                    Err(error) => return reply.error(errno(error)),
-                },
+            let known = calls.listings.lock().remove(&file.0);
+            let listing = match Listing::at(&calls.rank, &user, Ino(ino.0), known, offset).await {
+                Ok(listing) => listing,
+                Err(error) => return reply.error(errno(error)),
             };
-            for (index, listed) in listing.iter().enumerate().skip(offset as usize) {
+            let skipped = offset.saturating_sub(listing.first) as usize;
+            for (index, listed) in listing.entries.iter().enumerate().skip(skipped) {
+                let position = listing.first + index as u64 + 1;
                 let name = OsStr::from_bytes(&listed.name);
-                if reply.add(INodeNo(listed.ino.0), index as u64 + 1, file_type(&listed.kind), name) {
+                if reply.add(INodeNo(listed.ino.0), position, file_type(&listed.kind), name) {
                     break;
                 }
             }
+            calls.listings.lock().insert(file.0, listing);
             reply.ok();
         });
     }
@@ -545,10 +543,20 @@ impl Filesystem for Bridge {
         reply.ok();
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        // Stores do not say how much room there is: some, rather than none.
-        let blocks = 1 << 40;
-        reply.statfs(blocks, blocks, blocks, blocks, blocks, 4096, 255, 4096);
+    fn statfs(&self, _: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.spawn(|calls| async move {
+            // Stores do not say how much room there is: some, rather than none. A quota does.
+            let (limits, used) = match calls.rank.quota(Ino(ino.0)).await {
+                Ok(Some(quota)) => (quota.limits, quota.used),
+                Ok(None) | Err(_) => (Limits::default(), Usage::default()),
+            };
+            let total = limits.bytes.map_or(ROOM, |limit| limit / BLOCK_BYTES);
+            let free = limits.bytes.map_or(ROOM, |limit| limit.saturating_sub(used.bytes) / BLOCK_BYTES);
+            let files = limits.entries.unwrap_or(ROOM);
+            let files_free = limits.entries.map_or(ROOM, |limit| limit.saturating_sub(used.entries));
+            let block = BLOCK_BYTES as u32;
+            reply.statfs(total, free, free, files, files_free, block, 255, block);
+        });
     }
 
     fn setxattr(
@@ -605,6 +613,24 @@ impl Filesystem for Bridge {
 }
 
 impl Calls {
+    fn new(rank: Arc<Rank>, ttl: Duration) -> Calls {
+        Calls { rank, ttl, listings: Mutex::default(), next: AtomicU64::new(1) }
+    }
+
+    fn answer_entry(&self, result: Result<Attributes, Error>, reply: ReplyEntry) {
+        match result {
+            Ok(found) => reply.entry(&self.ttl, &attributes(&found), Generation(0)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn answer_attributes(&self, result: Result<Attributes, Error>, reply: ReplyAttr) {
+        match result {
+            Ok(found) => reply.attr(&self.ttl, &attributes(&found)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
     /// Makes a file and opens it, or opens the one that somebody else has made since the kernel looked.
     async fn create(
         &self,
@@ -639,27 +665,6 @@ impl Calls {
         }
         truncated
     }
-
-    /// Returns a whole directory, with itself and the one above it.
-    async fn list(&self, user: &Credentials, ino: Ino) -> Result<Vec<Listed>, Error> {
-        let itself = |name: &'static [u8]| Listed {
-            name: Bytes::from_static(name),
-            ino,
-            kind: InodeKind::Directory,
-            attributes: None,
-        };
-        let mut listing = vec![itself(b"."), itself(b"..")];
-        let mut after = Bytes::new();
-        loop {
-            let page = self.rank.readdir(user, ino, &after, 1024, false).await?;
-            after = page.entries.last().map_or(after, |listed| listed.name.clone());
-            let is_last = !page.more || page.entries.is_empty();
-            listing.extend(page.entries);
-            if is_last {
-                return Ok(listing);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -674,7 +679,7 @@ mod tests {
         block_on(async {
             let options = RankOptions { create: true, ..RankOptions::default() };
             let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
-            let calls = Calls { rank: rank.clone(), listings: Mutex::default(), next: AtomicU64::new(1) };
+            let calls = Calls::new(rank.clone(), Duration::ZERO);
             let (root, other) = (Credentials::root(), Credentials::new(7, 7));
             let open = async |user: &Credentials, flags| {
                 calls.create(user, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644), flags).await
@@ -696,7 +701,7 @@ mod tests {
         block_on(async {
             let options = RankOptions { create: true, ..RankOptions::default() };
             let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
-            let calls = Calls { rank: rank.clone(), listings: Mutex::default(), next: AtomicU64::new(1) };
+            let calls = Calls::new(rank.clone(), Duration::ZERO);
             let root = Credentials::root();
             let link = rank.create(&root, Ino::ROOT, b"l", Creation::symlink("f")).await.unwrap().ino;
             for flags in [O_WRONLY, O_WRONLY | O_TRUNC] {

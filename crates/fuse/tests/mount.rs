@@ -19,7 +19,7 @@ fn sh(folder: &std::path::Path, script: &str) -> String {
 #[test]
 fn programs_work_on_a_mount() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let options = RankOptions { create: true, ..RankOptions::default() };
+    let options = RankOptions { create: true, split_entries: Some(150), ..RankOptions::default() };
     let rank = runtime.block_on(Rank::open(Arc::new(MemoryStore::new()), options)).unwrap();
     let rank = Arc::new(rank);
     let folder = tempfile::tempdir().unwrap();
@@ -67,6 +67,11 @@ fn programs_work_on_a_mount() {
     assert!(sparse.len() == (5 << 20) + 3 && sparse[..5 << 20].iter().all(|byte| *byte == 0));
     assert_eq!(fs::create_dir(root.join("copy")).unwrap_err().raw_os_error(), Some(17));
     assert_eq!(fs::remove_dir(root.join("copy")).unwrap_err().raw_os_error(), Some(39));
+
+    // A directory that is split while it is filled.
+    let count = "mkdir large; cd large; seq 1200 | xargs touch; ls | wc -l; seq 1200 | sort >../names; ls | sort | diff - ../names; cd ..";
+    assert_eq!(sh(&root, count).trim(), "1200");
+    sh(&root, "mv large/1 large/first; test -e large/first; test ! -e large/1; rm -r large names");
 
     // Git works on it, where there is one.
     if Command::new("git").arg("--version").output().is_ok_and(|output| output.status.success()) {

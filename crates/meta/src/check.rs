@@ -1,6 +1,6 @@
 //! The check of a whole namespace, and the work that ranks left behind which went away.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use nacre_object::{
@@ -9,6 +9,7 @@ use nacre_object::{
 
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::{Error, Result};
+use crate::fragment::{Bounds, Fragment, Place};
 use crate::inode::{Content, Ino, InodeKind, LINKS_MAX, PREFIX};
 use crate::intent::intent_of;
 use crate::namespace::PAGE_ENTRIES_MAX;
@@ -81,6 +82,8 @@ enum Named {
     Inode(Ino),
     Data { ino: Ino, content: u64, index: u64 },
     State(Ino),
+    Fragment(Fragment),
+    Quota(u64),
     Log,
     Namespace,
     Other,
@@ -97,6 +100,13 @@ fn named(object: &ObjectId) -> Option<Named> {
     Some(match (parts.next(), parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("tree"), None, ..) => Named::Namespace,
         (Some("r"), Some(rank), None, ..) if hex(rank).is_some() => Named::Log,
+        (Some("q"), Some(quota), None, ..) => hex(quota).map_or(Named::Other, Named::Quota),
+        (Some("e"), Some(ino), Some(index), None, _) => match (hex(ino), hex(index)) {
+            (Some(ino), Some(index)) if index != 0 => {
+                Named::Fragment(Fragment { directory: Ino(ino), index })
+            }
+            _ => Named::Other,
+        },
         (Some("i"), Some(ino), None, ..) => hex(ino).map_or(Named::Other, |ino| Named::Inode(Ino(ino))),
         (Some("d"), Some(ino), Some(content), Some(index), None) => {
             match (hex(ino), hex(content), hex(index)) {
@@ -262,6 +272,8 @@ impl Rank {
                     Some(Named::Inode(ino)) => scan.inodes.push(ino),
                     Some(Named::Data { ino, content, index }) => scan.data.push((ino, content, index)),
                     Some(Named::State(ino)) => scan.states.push(ino),
+                    Some(Named::Fragment(fragment)) => scan.fragments.push(fragment),
+                    Some(Named::Quota(quota)) => scan.quotas.push(quota),
                     Some(Named::Log | Named::Namespace) => {}
                     Some(Named::Other) => {
                         report.add(format!("object \"{object}\" is none of the namespace's"), false);
@@ -278,24 +290,41 @@ impl Rank {
             self.check_inode(ino, repair, &mut scan, &mut report).await?;
         }
         // Entries and inodes are judged together only if all directories stood still while they were read.
-        for (ino, version) in &scan.directories {
-            let done = self.read(&ino.object(), Vec::new()).await?;
+        for (fragment, version) in &scan.read {
+            let done = self.read(&fragment.object(), Vec::new()).await?;
             report.changed |= done.version != *version;
         }
         if !report.changed {
+            self.check_fragments(repair, &scan, &mut report).await?;
             self.check_links(repair, &mut scan, &mut report).await?;
         }
         self.check_data(repair, &scan, &mut report).await?;
         self.check_states(repair, &scan, &mut report).await?;
+        if !report.changed {
+            let roots = scan.loaded.iter().filter(|(_, loaded)| loaded.inode.is_quota_root());
+            let roots: Vec<(Ino, u64)> = roots.map(|(ino, loaded)| (*ino, loaded.inode.tree)).collect();
+            self.check_quotas(repair, own, &scan.quotas, &roots, &mut report).await?;
+        }
         Ok(report)
     }
 
     async fn check_inode(&self, ino: Ino, repair: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
+        let mut is_partial = false;
         for _ in 0..ATTEMPTS_MAX {
             // Finishes the intent that has claimed it, if one has.
             let LookupResult::Found(loaded, _) = self.find(ino, Vec::new()).await? else { return Ok(()) };
             if loaded.inode.kind == InodeKind::Directory {
-                let (entries, gone, version) = self.whole_directory(ino).await?;
+                let Some(whole) = self.whole_directory(ino).await? else {
+                    if is_partial {
+                        // What is named there only must not be taken for lost.
+                        report.add(format!("a part of directory {ino} is missing"), false);
+                        report.changed = true;
+                        return Ok(());
+                    }
+                    is_partial = true;
+                    continue;
+                };
+                let WholeDirectory { entries, gone, read, wrong } = whole;
                 if !gone.is_empty() {
                     let text = format!("{} removed entries of directory {ino} are left", gone.len());
                     if repair {
@@ -307,8 +336,12 @@ impl Rank {
                     }
                     scan.kept.extend(gone);
                 }
-                scan.directories.insert(ino, version);
+                scan.directories.insert(ino);
+                scan.read.extend(read);
                 report.directories += 1;
+                for text in wrong {
+                    report.add(text, false);
+                }
                 for (name, (entry, version)) in entries {
                     report.entries += 1;
                     scan.entries.entry(entry.ino).or_insert_with(|| Vec::with_capacity(1)).push(Found {
@@ -356,16 +389,30 @@ impl Rank {
         Err(too_busy())
     }
 
-    /// Reads all entries of a directory, as they stood at one version of it.
-    #[allow(clippy::type_complexity)]
-    async fn whole_directory(&self, ino: Ino) -> Result<(BTreeMap<Bytes, (Entry, u64)>, Vec<u64>, u64)> {
+    /// Reads all entries of a directory, as they stood at one version of each of its fragments. `None` if one is missing, or the
+    /// directory was removed.
+    async fn whole_directory(&self, ino: Ino) -> Result<Option<WholeDirectory>> {
+        let mut whole = WholeDirectory::default();
+        let Some(found) = self.all_fragments(ino, &[]).await? else { return Ok(None) };
+        for found in found {
+            let version = self.whole_fragment(&found.place, &mut whole).await?;
+            whole.read.insert(found.place.fragment, version);
+        }
+        Ok(Some(whole))
+    }
+
+    /// Reads all entries of a fragment, as they stood at one version of it, which is returned. It is none that the fragment can have
+    /// if it has been claimed, or its bounds have changed, since it was looked for.
+    async fn whole_fragment(&self, place: &Place, whole: &mut WholeDirectory) -> Result<u64> {
+        let Place { fragment, bounds, .. } = place;
         'again: for _ in 0..ATTEMPTS_MAX {
-            let (mut entries, mut gone) = (BTreeMap::new(), Vec::new());
+            let (mut entries, mut gone, mut now) = (Vec::new(), Vec::new(), None);
+            let mut is_claimed = false;
             let (mut after, mut version) = (None, None);
             loop {
                 let range = KeyRange { after, ..KeyRange::all() };
                 let read = ReadOp::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
-                let done = self.read(&ino.object(), vec![read]).await?;
+                let done = self.read(&fragment.object(), vec![read]).await?;
                 if *version.get_or_insert(done.version) != done.version {
                     continue 'again;
                 }
@@ -374,19 +421,68 @@ impl Rank {
                     match key.as_bytes() {
                         [b'e', ..] => {
                             let entry = Entry::decode(&value.value)?;
-                            entries.insert(key.to_bytes().slice(1..), (entry, value.version));
+                            entries.push((key.to_bytes().slice(1..), (entry, value.version)));
                         }
                         [b'g', ..] => gone.extend(gone_link(key)),
+                        [b'b'] => now = Some(Bounds::decode(&value.value)?),
+                        [b'c'] => is_claimed = true,
                         _ => {}
                     }
                 }
                 after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
-                if after.is_none() {
-                    return Ok((entries, gone, done.version));
+                if after.is_some() {
+                    continue;
                 }
+                // Entries that are being moved are in two places.
+                if is_claimed || now.as_ref().is_some_and(|now| now != bounds) {
+                    return Ok(u64::MAX);
+                }
+                for (name, _) in entries.iter().filter(|(name, _)| !bounds.holds(fragment.index, name)) {
+                    let (shown, directory, index) = (Escaped(name), fragment.directory, fragment.index);
+                    whole.wrong.push(format!(
+                        "entry \"{shown}\" of directory {directory} is in part {index} of it, where it is not looked for"
+                    ));
+                }
+                whole.entries.extend(entries);
+                whole.gone.extend(gone);
+                return Ok(done.version);
             }
         }
         Err(too_busy())
+    }
+
+    /// Checks that every fragment belongs to a directory.
+    async fn check_fragments(&self, repair: bool, scan: &Scan, report: &mut Report) -> Result<()> {
+        for &fragment in &scan.fragments {
+            if scan.read.contains_key(&fragment) {
+                continue;
+            }
+            // Ends or takes away the claim of an intent, if there is one.
+            self.find_fragment(fragment, &[]).await?;
+            // Read now: it may be newer than the list of objects, and then its directory has changed too.
+            let known = self.all_fragments(fragment.directory, &[]).await?.unwrap_or_default();
+            if known.iter().any(|found| found.place.fragment == fragment) {
+                report.changed = true;
+                continue;
+            }
+            let object = fragment.object();
+            let keys = ReadOp::Keys { range: KeyRange::prefix(&b"e"[..]), limit: 1, values: false };
+            let done = self.read(&object, vec![keys]).await?;
+            let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
+            if !done.existed {
+                continue;
+            }
+            // What a split that did not begin has left holds nothing.
+            let removed = repair && page.entries.is_empty() && {
+                let remove = Transaction::new()
+                    .guard(Guard::Version { version: done.version })
+                    .guard(unclaimed())
+                    .change(WriteOp::Remove);
+                self.change(&object, remove).await?
+            };
+            report.add(format!("object \"{object}\" is part of no directory"), removed);
+        }
+        Ok(())
     }
 
     /// Checks that entries and inodes fit: every link of an inode is an entry, and every entry is a link.
@@ -493,7 +589,7 @@ impl Rank {
                 }
             }
         }
-        for directory in scan.directories.keys().filter(|ino| !reached.contains(ino)) {
+        for directory in scan.directories.iter().filter(|ino| !reached.contains(ino)) {
             report.add(format!("directory {directory} is not reached from the root"), false);
         }
         Ok(())
@@ -517,11 +613,19 @@ impl Rank {
     }
 
     async fn remove_entry(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {
-        let transaction = Transaction::new()
+        let looked = match self.look_at(directory, name).await {
+            Err(Error::NotFound) => return Ok(false),
+            looked => looked?,
+        };
+        if looked.entry_version() != version {
+            return Ok(false);
+        }
+        let place = &looked.place;
+        let transaction = place
+            .transaction(&looked.directory)
             .guard(at_version(entry_key(name), version))
-            .guard(unclaimed())
             .change(WriteOp::RemoveKey { key: entry_key(name) });
-        self.change(&directory.object(), transaction).await
+        self.change(&place.fragment.object(), transaction).await
     }
 
     /// Checks that every object with content belongs to a content of a file.
@@ -585,12 +689,28 @@ struct Scan {
     inodes: Vec<Ino>,
     data: Vec<(Ino, u64, u64)>,
     states: Vec<Ino>,
+    fragments: Vec<Fragment>,
+    quotas: Vec<u64>,
     loaded: BTreeMap<Ino, Loaded>,
-    /// The directories, with the versions at which they were read.
-    directories: BTreeMap<Ino, u64>,
+    directories: BTreeSet<Ino>,
+    /// The fragments of directories, with the versions at which they were read.
+    read: BTreeMap<Fragment, u64>,
     entries: BTreeMap<Ino, Vec<Found>>,
     /// Links without entries that logs or directories name.
     kept: HashSet<u64>,
+}
+
+/// A directory as it was read.
+#[derive(Default)]
+struct WholeDirectory {
+    /// The entries, with the versions of their keys.
+    entries: Vec<(Bytes, (Entry, u64))>,
+    /// The links that have left it and not yet their inodes.
+    gone: Vec<u64>,
+    /// Its fragments, with the versions at which they were read.
+    read: BTreeMap<Fragment, u64>,
+    /// The entries that are where they are not found.
+    wrong: Vec<String>,
 }
 
 struct Found {
@@ -601,7 +721,7 @@ struct Found {
 }
 
 impl Report {
-    fn add(&mut self, text: String, repaired: bool) {
+    pub(crate) fn add(&mut self, text: String, repaired: bool) {
         self.findings.push(Finding { text, repaired });
     }
 

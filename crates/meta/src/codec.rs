@@ -28,6 +28,19 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Creates a reader of a value whose first byte is the version of its format, which must be 1 to `newest`. Returns that version
+    /// too.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is another one.
+    pub fn begin_up_to(subject: &'static str, newest: u8, bytes: &'a [u8]) -> Result<(Self, u8), StoreError> {
+        let mut reader = Self::new(subject, bytes);
+        match reader.u8()? {
+            found if (1..=newest).contains(&found) => Ok((reader, found)),
+            found => Err(reader.wrong(format_args!("it has format {found}, of another program"))),
+        }
+    }
+
     /// Returns the error of a value that cannot be read.
     pub fn wrong(&self, why: impl std::fmt::Display) -> StoreError {
         StoreError::new(ErrorKind::Corrupt, format!("{} cannot be read: {why}", self.subject))

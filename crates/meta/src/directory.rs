@@ -7,6 +7,7 @@
 //! | `m` | the last intent that claimed the object |
 //! | `s` | the state of an inode of a program's own type |
 //! | `t` | the time at which a directory's entries last changed |
+//! | `b` | the bounds of the entries that are in this object, if a directory was split |
 //! | `e` name | an entry of a directory |
 //! | `g` link | a link that has left the directory, and has not left its inode yet |
 //! | `x` name | an extended attribute |
@@ -28,6 +29,8 @@ pub(crate) const MOVES: &[u8] = b"m";
 pub(crate) const CHANGED: &[u8] = b"t";
 
 const FORMAT: u8 = 1;
+/// The version of the format of entries whose inodes are counted in a quota from the first.
+const FORMAT_COUNTED: u8 = 2;
 
 /// Checks the name of an entry.
 ///
@@ -76,6 +79,8 @@ pub(crate) struct Initial {
     pub time: i64,
     pub layout: Layout,
     pub target: Bytes,
+    /// The quota that the inode is counted in; 0: none.
+    pub quota: u64,
 }
 
 /// An entry of a directory: a link to an inode.
@@ -90,7 +95,8 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub fn encode(&self) -> Bytes {
-        let mut out = Writer::begin(FORMAT);
+        let quota = self.initial.as_ref().map_or(0, |initial| initial.quota);
+        let mut out = Writer::begin(if quota == 0 { FORMAT } else { FORMAT_COUNTED });
         out.u64(self.ino.0).u64(self.link);
         self.kind.encode(&mut out);
         out.flag(self.initial.is_some());
@@ -98,12 +104,15 @@ impl Entry {
             out.u32(initial.mode).u32(initial.uid).u32(initial.gid).i64(initial.time);
             encode_layout(&initial.layout, &mut out);
             out.bytes(&initial.target);
+            if quota != 0 {
+                out.u64(quota);
+            }
         }
         out.finish()
     }
 
     pub fn decode(bytes: &[u8]) -> std::result::Result<Entry, StoreError> {
-        let mut reader = Reader::begin("an entry of a directory", FORMAT, bytes)?;
+        let (mut reader, format) = Reader::begin_up_to("an entry of a directory", FORMAT_COUNTED, bytes)?;
         let (ino, link) = (Ino(reader.u64()?), reader.u64()?);
         let kind = InodeKind::decode(&mut reader)?;
         let initial = match reader.flag()? {
@@ -115,6 +124,7 @@ impl Entry {
                 time: reader.i64()?,
                 layout: decode_layout(&mut reader)?,
                 target: reader.bytes(TARGET_BYTES_MAX)?,
+                quota: if format == FORMAT_COUNTED { reader.u64()? } else { 0 },
             }),
         };
         reader.end()?;
@@ -143,6 +153,9 @@ impl Entry {
             contents: Vec::new(),
             parent: directory,
             target: initial.target.clone(),
+            quota: initial.quota,
+            tree: if self.kind == InodeKind::Directory { initial.quota } else { 0 },
+            is_split: false,
         })
     }
 

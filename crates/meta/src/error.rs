@@ -47,6 +47,9 @@ pub enum Error {
     /// The quota of a directory would be exceeded.
     #[error("the quota of a directory above it is used up")]
     QuotaExceeded,
+    /// Something is to be moved or linked to a directory of another quota.
+    #[error("the directory belongs to another quota: copy it there")]
+    OtherQuota,
     /// The file would be longer than files may be.
     #[error("the file would be too large")]
     TooLarge,
@@ -83,6 +86,7 @@ impl Error {
             Error::TooManyLinks => 31,
             Error::NoAttribute => 61,
             Error::QuotaExceeded => 122,
+            Error::OtherQuota => 18,
             Error::TooLarge => 27,
             Error::Stale => 116,
             Error::Invalid(_) => 22,

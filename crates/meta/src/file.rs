@@ -10,12 +10,9 @@
 //! - [`Rank::write`] first makes the file as long as it will be, then writes: what was never written reads as zeros.
 //!   Bytes behind a file's end, left by a writer that was too late for a truncation, are zeroed before the file grows
 //!   over them.
-//! - [`Put`] writes a content of its own beside the present one, and makes it the present one by one transaction: others
-//!   see the old content or the new one. Of a new file it writes the content first and makes the entry at last, by an intent: others
-//!   see the whole file or none. Until then the inode has a link that no entry has, of which the rank's log tells.
+//! - [`Put`](crate::Put) writes a content of its own beside the present one ([`crate::put`]).
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -25,13 +22,11 @@ use nacre_object::{
     limit::OFFSET_MAX,
 };
 
-use crate::credentials::{Credentials, EXECUTE, WRITE};
-use crate::directory::{CHANGED, Entry, encode_time, entry_key};
+use crate::credentials::{Credentials, WRITE};
 use crate::error::{Error, Result};
-use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, InodeKind, PREFIX, RECORD, key, object};
-use crate::intent::{Part, Target};
-use crate::namespace::{Creation, initial, link_note};
-use crate::rank::{ATTEMPTS_MAX, Loaded, LookupResult, Rank, nonsense, settled, too_busy};
+use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, InodeKind, PREFIX, object};
+use crate::quota::Usage;
+use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, nonsense, too_busy};
 
 /// The maximum length of a file in bytes.
 pub const SIZE_MAX: u64 = OFFSET_MAX;
@@ -40,9 +35,7 @@ const OBJECTS_ASKED_MAX: u64 = 4096;
 /// The number of objects that are listed at a time.
 const LIST_MAX: usize = 1024;
 /// The number of requests about objects of one file that are under way at a time.
-const REQUESTS_MAX: usize = 16;
-/// The number of bytes that are read together where a content is copied.
-const COPY_BYTES: u64 = 4 << 20;
+pub(crate) const REQUESTS_MAX: usize = 16;
 
 impl Rank {
     /// Reads at most `len` bytes of a file. Fewer come only at the file's end.
@@ -145,7 +138,7 @@ impl Rank {
     /// Writes bytes into a file, which becomes longer if they go beyond its end.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::TooLarge`].
+    /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::TooLarge`], [`Error::QuotaExceeded`].
     pub async fn write_file(&self, ino: Ino, offset: u64, data: Bytes) -> Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -181,7 +174,7 @@ impl Rank {
         Err(too_busy())
     }
 
-    async fn load_file(&self, ino: Ino) -> Result<Loaded> {
+    pub(crate) async fn load_file(&self, ino: Ino) -> Result<Loaded> {
         let loaded = self.load(ino).await?;
         match loaded.inode.kind {
             InodeKind::File => Ok(loaded),
@@ -229,7 +222,15 @@ impl Rank {
         let now = self.now();
         (inode.mtime, inode.ctime) = (now, now);
         inode.mode &= !0o6000;
-        Ok(self.store_inode(loaded, &inode).await?.then_some(inode))
+        let added = Usage::bytes(inode.size - loaded.inode.size);
+        self.charge(inode.quota, added).await?;
+        let stored = self.store_inode(loaded, &inode).await;
+        self.release_failed(inode.quota, added, &stored).await;
+        if !stored? {
+            self.release(inode.quota, added).await;
+            return Ok(None);
+        }
+        Ok(Some(inode))
     }
 
     /// Zeroes what stands behind a file's end, between two offsets, as long as the record stays as it was loaded. Returns
@@ -273,7 +274,7 @@ impl Rank {
     }
 
     /// Writes bytes into the objects of a content.
-    async fn write_content(
+    pub(crate) async fn write_content(
         &self,
         ino: Ino,
         inode: &Inode,
@@ -311,7 +312,8 @@ impl Rank {
     /// Changes the size of a file.
     ///
     /// # Errors
-    /// [`Error::Denied`] if the user may not write, [`Error::NotFound`], [`Error::IsDirectory`], [`Error::TooLarge`].
+    /// [`Error::Denied`] if the user may not write, [`Error::NotFound`], [`Error::IsDirectory`], [`Error::TooLarge`],
+    /// [`Error::QuotaExceeded`].
     pub async fn truncate(&self, user: &Credentials, ino: Ino, size: u64) -> Result<()> {
         end_of(size, 0)?;
         for _ in 0..ATTEMPTS_MAX {
@@ -330,9 +332,11 @@ impl Rank {
             if size == 0 {
                 bury(&mut inode);
             }
+            self.note_quota(inode.quota).await?;
             if !self.store_inode(&loaded, &inode).await? {
                 continue;
             }
+            self.release(inode.quota, Usage::bytes(loaded.inode.size - size)).await;
             // Nothing depends on the rest: what stands behind the end is zeroed before the file grows over it.
             let rest = match size {
                 0 => self.remove_dead(ino).await,
@@ -351,114 +355,8 @@ impl Rank {
         Err(too_busy())
     }
 
-    /// Begins to put a new content into a file; its present one stays until [`Put::commit`].
-    ///
-    /// # Errors
-    /// [`Error::Denied`], [`Error::NotFound`], [`Error::IsDirectory`].
-    pub async fn put(&self, user: &Credentials, ino: Ino) -> Result<Put<'_>> {
-        let number = self.next_id().await?;
-        let note: Bytes = [&b"p"[..], &ino.0.to_be_bytes(), &number.to_be_bytes()].concat().into();
-        self.note_put(&note).await?;
-        match self.begin_content(user, ino, number).await {
-            Ok(inode) => {
-                let buffer = BytesMut::new();
-                Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer, name: None })
-            }
-            Err(error) => {
-                // Unless it may have begun all the same, there is nothing that others would have to remove.
-                if !error.is_unknown() {
-                    self.end_put(&note).await;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Writes down a note about a content that is going to be put. Until [`Rank::end_put`], also if the put is dropped, this rank's log
-    /// stays, and with it the note for whoever finishes the work.
-    async fn note_put(&self, note: &Bytes) -> Result<()> {
-        self.unfinished.fetch_add(1, Ordering::Relaxed);
-        let noted = self.note(note.clone(), Bytes::new()).await;
-        if noted.is_err() {
-            self.unfinished.fetch_sub(1, Ordering::Relaxed);
-        }
-        noted.map(|_| ())
-    }
-
-    /// Forgets the note about a content of which nothing is left to be done by others.
-    async fn end_put(&self, note: &Bytes) {
-        self.unfinished.fetch_sub(1, Ordering::Relaxed);
-        self.forget(note, None).await;
-    }
-
-    /// Adds a content that is being put to a file's record. Returns the record.
-    async fn begin_content(&self, user: &Credentials, ino: Ino, number: u64) -> Result<Inode> {
-        for _ in 0..ATTEMPTS_MAX {
-            let loaded = self.load_file(ino).await?;
-            user.check(&loaded.inode, WRITE)?;
-            let mut inode = loaded.inode.clone();
-            if inode.contents.len() >= CONTENTS_MAX {
-                self.make_space(&loaded).await?;
-                continue;
-            }
-            inode.contents.push(Content { number, objects: 1, dead: false });
-            if self.store_inode(&loaded, &inode).await? {
-                return Ok(inode);
-            }
-        }
-        Err(too_busy())
-    }
-
-    /// Begins to put the content of a new file, which gets its name with [`Put::commit`]: before, nobody sees it. If somebody else
-    /// makes a file of that name meanwhile, the content goes into that one.
-    ///
-    /// # Errors
-    /// [`Error::Exists`], [`Error::Denied`], [`Error::NotDirectory`], [`Error::NotFound`] if the directory was removed.
-    pub async fn put_new(
-        &self,
-        user: &Credentials,
-        directory: Ino,
-        name: &[u8],
-        mode: u32,
-    ) -> Result<Put<'_>> {
-        let looked = self.look(directory, name).await?;
-        let parent = &looked.directory.inode;
-        user.check(parent, EXECUTE)?;
-        if looked.entry.is_some() {
-            return Err(Error::Exists);
-        }
-        user.check(parent, WRITE)?;
-        let initial = initial(user, parent, &Creation::new(InodeKind::File, mode), self.now());
-        for _ in 0..ATTEMPTS_MAX {
-            let (ino, number) = (Ino(self.next_id().await?), self.next_id().await?);
-            let entry = Entry { ino, link: ino.0, kind: InodeKind::File, initial: Some(initial.clone()) };
-            let mut inode = entry.first_record(directory).ok_or_else(nonsense)?;
-            inode.contents.push(Content { number, objects: 1, dead: false });
-            let note = link_note(ino, ino.0);
-            self.note_put(&note).await?;
-            let created = match settled(self.create_inode(ino, &inode).await) {
-                Ok(created) => {
-                    created || matches!(self.find(ino, Vec::new()).await?, LookupResult::Found(..))
-                }
-                Err(error) => {
-                    self.end_put(&note).await;
-                    return Err(error);
-                }
-            };
-            // Otherwise a check has taken this rank for one that went away, or the inode may yet be made, and is then nobody's.
-            if created {
-                let name =
-                    Some(NewName { user: user.clone(), directory, name: Bytes::copy_from_slice(name) });
-                let buffer = BytesMut::new();
-                return Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer, name });
-            }
-            self.unfinished.fetch_sub(1, Ordering::Relaxed);
-        }
-        Err(too_busy())
-    }
-
     /// Makes room in a record for one more content.
-    async fn make_space(&self, loaded: &Loaded) -> Result<()> {
+    pub(crate) async fn make_space(&self, loaded: &Loaded) -> Result<()> {
         if !loaded.inode.contents.iter().any(|content| content.dead) {
             let text = format!(
                 "{} contents of it are being put, or were left by commands that were killed; \"nacre fs check --mend\" \
@@ -552,231 +450,15 @@ impl Rank {
     }
 }
 
-/// A content that is being put into a file. Dropped without [`Put::commit`] or [`Put::abort`], it leaves its objects to
-/// be removed with the file, or by `nacre fs check`; those of a new file, which nobody sees, by the latter.
-#[derive(derive_more::Debug)]
-#[debug("Put")]
-pub struct Put<'a> {
-    rank: &'a Rank,
-    ino: Ino,
-    number: u64,
-    note: Bytes,
-    inode: Inode,
-    size: u64,
-    objects: u64,
-    buffer: BytesMut,
-    /// The name of a new file; `None` if the file has one.
-    name: Option<NewName>,
-}
-
-/// The name that a file is to get.
-#[derive(Clone)]
-struct NewName {
-    user: Credentials,
-    directory: Ino,
-    name: Bytes,
-}
-
-impl Put<'_> {
-    /// Adds bytes.
-    ///
-    /// # Errors
-    /// [`Error::Stale`] if the file was removed, or this content to make room for others.
-    pub async fn write(&mut self, data: &[u8]) -> Result<()> {
-        self.buffer.extend_from_slice(data);
-        let layout = self.inode.layout;
-        // Whole rounds of stripes, so that all objects are written side by side.
-        let round = layout.unit_bytes as usize * (layout.width as usize).min(REQUESTS_MAX);
-        while self.buffer.len() >= round {
-            let data = self.buffer.split_to(round).freeze();
-            self.flush(data).await?;
-        }
-        Ok(())
-    }
-
-    async fn flush(&mut self, data: Bytes) -> Result<()> {
-        let end = end_of(self.size, data.len() as u64)?;
-        let wanted = self.inode.layout.objects(end);
-        if wanted > self.objects {
-            let (number, now_wanted) = (self.number, wanted.max(self.objects * 2));
-            let update = self.rank.update_inode(self.ino, |inode| {
-                let mut contents = inode.contents.iter_mut();
-                let content = contents.find(|content| content.number == number && !content.dead);
-                content.ok_or(Error::Stale)?.objects = now_wanted;
-                Ok(())
-            });
-            update.await.map_err(|error| if error == Error::NotFound { Error::Stale } else { error })?;
-            self.objects = now_wanted;
-        }
-        self.rank.write_content(self.ino, &self.inode, self.number, self.size, data).await?;
-        self.size = end;
-        Ok(())
-    }
-
-    /// Makes the new content that of the file, and gives a new file its name. Returns the content's size in bytes.
-    ///
-    /// # Errors
-    /// As [`Put::write`]; [`Error::NotFound`] if the file was removed; and of a new file [`Error::Denied`], [`Error::NotFound`] if the
-    /// directory was removed, and [`Error::Exists`] if somebody else has made something of the name that is no file. The content is
-    /// removed then, unless it is not known whether it became the file's.
-    pub async fn commit(mut self) -> Result<u64> {
-        let mut done = self.flush_rest().await;
-        // What is not published is nobody's, whatever became of the last bytes.
-        let mut is_settled = true;
-        if done.is_ok() {
-            done = match self.name.clone() {
-                Some(name) => self.publish(name).await,
-                None => self.replace().await,
-            };
-            is_settled = !matches!(&done, Err(error) if error.is_unknown());
-        }
-        if let Err(error) = done {
-            if is_settled {
-                // The first failure is the one to report.
-                let _ = self.abandon().await;
-            }
-            return Err(error);
-        }
-        Ok(self.size)
-    }
-
-    async fn flush_rest(&mut self) -> Result<()> {
-        let rest = self.buffer.split().freeze();
-        if rest.is_empty() { Ok(()) } else { self.flush(rest).await }
-    }
-
-    /// Makes the new content that of a file that is there.
-    async fn replace(&self) -> Result<()> {
-        let (rank, number, size) = (self.rank, self.number, self.size);
-        let update = rank.update_inode(self.ino, |inode| {
-            if !self.is_among(inode) {
-                return Err(Error::Stale);
-            }
-            bury(inode);
-            let now = rank.now();
-            (inode.content, inode.size, inode.mtime, inode.ctime) = (number, size, now, now);
-            inode.mode &= !0o6000;
-            Ok(())
-        });
-        update.await?;
-        match rank.remove_dead(self.ino).await {
-            Ok(()) => rank.end_put(&self.note).await,
-            Err(error) => tracing::debug!(%error, "a content that was replaced is left to be removed later"),
-        }
-        Ok(())
-    }
-
-    /// Gives a new file its content and its name, both or none.
-    async fn publish(&self, new: NewName) -> Result<()> {
-        let (rank, directory) = (self.rank, new.directory);
-        for _ in 0..ATTEMPTS_MAX {
-            let looked = rank.look(directory, &new.name).await?;
-            new.user.check(&looked.directory.inode, EXECUTE)?;
-            if let Some((entry, _)) = &looked.entry {
-                return match entry.kind {
-                    InodeKind::File => self.copy_into(entry.ino, &new.user).await,
-                    _ => Err(Error::Exists),
-                };
-            }
-            new.user.check(&looked.directory.inode, WRITE)?;
-            let loaded = match rank.load(self.ino).await {
-                Err(Error::NotFound) => return Err(Error::Stale),
-                loaded => loaded?,
-            };
-            let mut inode = loaded.inode.clone();
-            if !inode.links.contains(&self.ino.0) || !self.is_among(&inode) {
-                return Err(Error::Stale);
-            }
-            let (link, now) = (rank.next_id().await?, rank.now());
-            // Another link than the noted one, which whoever takes this put for dead removes at any time.
-            inode.links = vec![link];
-            (inode.content, inode.size, inode.mtime, inode.ctime) = (self.number, self.size, now, now);
-            let entry = Entry { ino: self.ino, link, kind: InodeKind::File, initial: None };
-            let parts = vec![
-                Part::new(Target::Inode(self.ino), loaded.moves)
-                    .at(key(RECORD), loaded.record)
-                    .set(key(RECORD), Some(inode.encode())),
-                Part::new(Target::Inode(directory), looked.directory.moves)
-                    .at(key(RECORD), looked.directory.record)
-                    .at(entry_key(&new.name), 0)
-                    .set(entry_key(&new.name), Some(entry.encode()))
-                    .set(key(CHANGED), Some(encode_time(now))),
-            ];
-            if rank.execute(parts).await? {
-                rank.end_put(&self.note).await;
-                return Ok(());
-            }
-        }
-        Err(too_busy())
-    }
-
-    /// Copies the content into a file that somebody else has made under the name meanwhile, and removes it here.
-    async fn copy_into(&self, ino: Ino, user: &Credentials) -> Result<()> {
-        let inode = Inode { content: self.number, size: self.size, ..self.inode.clone() };
-        let mut put = self.rank.put(user, ino).await?;
-        let copied = async {
-            let mut offset = 0;
-            while offset < self.size {
-                let len = (self.size - offset).min(COPY_BYTES);
-                let read = self.rank.read_content(self.ino, &inode, offset, len).await?;
-                put.write(&read.ok_or(Error::Stale)?).await?;
-                offset += len;
-            }
-            put.flush_rest().await?;
-            put.replace().await
-        };
-        let copied = copied.await;
-        match copied {
-            Ok(()) => {
-                if let Err(error) = self.abandon().await {
-                    tracing::debug!(%error, "a content that was copied is left to be removed later");
-                }
-                Ok(())
-            }
-            Err(error) => {
-                if !error.is_unknown() {
-                    let _ = put.abandon().await;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Returns whether an inode still has this content.
-    fn is_among(&self, inode: &Inode) -> bool {
-        inode.contents.iter().any(|content| content.number == self.number && !content.dead)
-    }
-
-    /// Removes what was put so far; the file stays as it was, and a new one never was.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub async fn abort(self) -> Result<()> {
-        self.abandon().await
-    }
-
-    async fn abandon(&self) -> Result<()> {
-        match self.name {
-            Some(_) => self.rank.drop_link(self.ino, self.ino.0).await?,
-            None => {
-                let content = Content { number: self.number, objects: self.objects, dead: false };
-                self.rank.remove_contents(self.ino, &[content]).await?;
-            }
-        }
-        self.rank.end_put(&self.note).await;
-        Ok(())
-    }
-}
-
 /// Takes the present content away from a file; its objects are to be removed.
-fn bury(inode: &mut Inode) {
+pub(crate) fn bury(inode: &mut Inode) {
     for content in inode.contents.iter_mut().filter(|content| content.number == inode.content) {
         content.dead = true;
     }
     inode.content = 0;
 }
 
-fn end_of(offset: u64, len: u64) -> Result<u64> {
+pub(crate) fn end_of(offset: u64, len: u64) -> Result<u64> {
     offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Error::TooLarge)
 }
 

@@ -4,8 +4,10 @@ use bytes::{Bytes, BytesMut};
 use nacre_rpc::{Frame, MessageKind, Outbox};
 
 use crate::directory::Entry;
+use crate::fragment::Bounds;
 use crate::inode::Inode;
 use crate::intent;
+use crate::quota::{Record, Used};
 use crate::role::authority::Authority;
 use crate::role::{pin, record};
 use crate::wire;
@@ -54,6 +56,15 @@ pub fn values(bytes: &[u8]) {
     if let Ok(entry) = Entry::decode(bytes) {
         assert_eq!(Entry::decode(&entry.encode()).as_ref(), Ok(&entry));
     }
+    if let Ok(bounds) = Bounds::decode(bytes) {
+        assert_eq!(bounds.encode(), bytes);
+    }
+    if let Ok(record) = Record::decode(bytes) {
+        assert_eq!(record.encode(), bytes);
+    }
+    if let Ok(used) = Used::decode(bytes) {
+        assert_eq!(used.encode(), bytes);
+    }
     if let Ok(parts) = intent::decode(bytes) {
         assert_eq!(intent::decode(&intent::encode(&parts)).as_ref(), Ok(&parts));
     }
@@ -77,7 +88,7 @@ mod tests {
     #[test]
     fn mutations_of_sound_values_are_refused_or_encode_to_themselves() {
         let mut random = rand::rngs::StdRng::seed_from_u64(5);
-        for kind in [InodeKind::File, InodeKind::Typed("sequencer".to_owned())] {
+        for (kind, quota) in [(InodeKind::File, 0), (InodeKind::Typed("sequencer".to_owned()), 17)] {
             let initial = Initial {
                 mode: 0o644,
                 uid: 1,
@@ -85,6 +96,7 @@ mod tests {
                 time: 3,
                 layout: Layout::default(),
                 target: Bytes::from_static(b"hold=10ms"),
+                quota,
             };
             let entry = Entry { ino: Ino(9), link: 9, kind, initial: Some(initial) };
             let Some(inode) = entry.first_record(Ino::ROOT) else { panic!("it has a first record") };

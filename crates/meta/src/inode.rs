@@ -34,6 +34,8 @@ pub const CONTENTS_MAX: usize = 16;
 
 /// The version of the format of records.
 const FORMAT: u8 = 1;
+/// The version of those that have to do with quotas, or of directories that are split.
+const FORMAT_EXTENDED: u8 = 2;
 
 /// The number of an inode. No number is ever given twice in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +48,12 @@ impl Ino {
     /// Returns the object of the inode.
     pub fn object(self) -> ObjectId {
         object(format!("{PREFIX}i/{self}"))
+    }
+
+    /// Returns the inode that an object is; `None` if it is none.
+    pub(crate) fn of_object(object: &ObjectId) -> Option<Ino> {
+        let number = object.as_bytes().strip_prefix(PREFIX.as_bytes())?.strip_prefix(b"i/")?;
+        Some(Ino(u64::from_str_radix(std::str::from_utf8(number).ok()?, 16).ok()?))
     }
 
     /// Returns the object that holds the state of an inode of a program's own type.
@@ -193,12 +201,28 @@ pub struct Inode {
     pub parent: Ino,
     /// The target of a symbolic link; of a sequencer the policy that it was made with.
     pub target: Bytes,
+    /// The quota that the inode is counted in; 0: none.
+    pub quota: u64,
+    /// The quota of what is made in a directory; 0: none. It is another one than `quota` if the directory is the root of a quota.
+    pub tree: u64,
+    /// True if entries of the directory are in other objects too, or are being moved there.
+    pub is_split: bool,
 }
 
 impl Inode {
+    /// Returns whether the record needs the extended format. All others are written in the one that every program can read.
+    fn is_extended(&self) -> bool {
+        self.quota != 0 || self.tree != 0 || self.is_split
+    }
+
+    /// Returns whether the inode is a directory with a quota of its own.
+    pub fn is_quota_root(&self) -> bool {
+        self.tree != self.quota && self.kind == InodeKind::Directory
+    }
+
     /// Encodes the record.
     pub fn encode(&self) -> Bytes {
-        let mut out = Writer::begin(FORMAT);
+        let mut out = Writer::begin(if self.is_extended() { FORMAT_EXTENDED } else { FORMAT });
         self.kind.encode(&mut out);
         out.u32(self.mode).u32(self.uid).u32(self.gid);
         out.i64(self.atime).i64(self.mtime).i64(self.ctime).i64(self.btime);
@@ -213,6 +237,9 @@ impl Inode {
             out.u64(content.number).u64(content.objects).flag(content.dead);
         }
         out.u64(self.parent.0).bytes(&self.target);
+        if self.is_extended() {
+            out.u64(self.quota).u64(self.tree).flag(self.is_split);
+        }
         out.finish()
     }
 
@@ -221,7 +248,7 @@ impl Inode {
     /// # Errors
     /// `Corrupt` if the bytes are not a record.
     pub fn decode(bytes: &[u8]) -> Result<Inode, StoreError> {
-        let mut reader = Reader::begin("the record of an inode", FORMAT, bytes)?;
+        let (mut reader, format) = Reader::begin_up_to("the record of an inode", FORMAT_EXTENDED, bytes)?;
         let kind = InodeKind::decode(&mut reader)?;
         let (mode, uid, gid) = (reader.u32()?, reader.u32()?, reader.u32()?);
         if mode > 0o7777 {
@@ -244,6 +271,13 @@ impl Inode {
         }
         let parent = Ino(reader.u64()?);
         let target = reader.bytes(TARGET_BYTES_MAX)?;
+        let (quota, tree, is_split) = match format {
+            FORMAT => (0, 0, false),
+            _ => (reader.u64()?, reader.u64()?, reader.flag()?),
+        };
+        if format == FORMAT_EXTENDED && quota == 0 && tree == 0 && !is_split {
+            return Err(reader.wrong("it has the extended format, and nothing that needs it"));
+        }
         reader.end()?;
         Ok(Inode {
             kind,
@@ -261,6 +295,9 @@ impl Inode {
             contents,
             parent,
             target,
+            quota,
+            tree,
+            is_split,
         })
     }
 }
@@ -286,6 +323,9 @@ mod tests {
             contents: vec![Content { number: 3, objects: 2, dead: true }],
             parent: Ino::ROOT,
             target: Bytes::from_static(b"over/there"),
+            quota: 0,
+            tree: 0,
+            is_split: false,
         }
     }
 
@@ -297,6 +337,27 @@ mod tests {
             assert!(Inode::decode(&bytes[..end]).is_err(), "{end} bytes");
         }
         assert!(Inode::decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn only_a_record_that_needs_it_has_the_extended_format() {
+        assert_eq!(record().encode()[0], 1);
+        for extended in [
+            Inode { quota: 5, ..record() },
+            Inode { tree: 6, ..record() },
+            Inode { is_split: true, ..record() },
+            Inode { quota: 5, tree: 5, ..record() },
+        ] {
+            let bytes = extended.encode();
+            assert_eq!((bytes[0], Inode::decode(&bytes).unwrap()), (2, extended));
+            assert!(Inode::decode(&bytes[..bytes.len() - 1]).is_err());
+        }
+        let mut plain = [&record().encode()[..], &[0; 17]].concat();
+        plain[0] = 2;
+        assert!(Inode::decode(&plain).is_err());
+        // What follows is the same in both formats.
+        let (plain, split) = (record().encode(), Inode { is_split: true, ..record() }.encode());
+        assert_eq!(plain[1..], split[1..plain.len()]);
     }
 
     #[test]

@@ -9,6 +9,9 @@
 //!    moment at which the change takes effect;
 //! 3. each part's changes are made, and each claim is given up, by one transaction for each object.
 //!
+//! The parts of a split also move entries from one object to the other ([`Transfer`]), while both are claimed: they are copied
+//! to the new one before they are removed from the old one, since parts are finished in descending order.
+//!
 //! Every step can be repeated by anybody at any time. Whoever comes upon a claim takes these steps itself until the
 //! claim is gone, so nobody waits for the rank that began it. Three rules make that safe:
 //!
@@ -22,19 +25,29 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, Check, Found, Guard, Key, ObjectId, Outcome, ReadOp, StoreError, Transaction, WriteOp,
+    Answer, Check, Found, Guard, Key, KeyRange, ObjectId, Outcome, ReadOp, StoreError, Transaction, WriteOp,
 };
 
 use crate::codec::{Reader, Writer};
-use crate::directory::{CLAIM, MOVES};
+use crate::directory::{CLAIM, MOVES, NAME_BYTES_MAX};
 use crate::error::{Error, Result};
+use crate::fragment::{FRAGMENTS_MAX, Fragment, bound, has_bit, hash};
 use crate::inode::{Ino, key};
+use crate::quota::quota_object;
 use crate::rank::{
-    ATTEMPTS_MAX, Rank, at_version, log_object, namespace_object, too_busy, unclaimed, versioned,
+    ATTEMPTS_MAX, Rank, at_version, log_object, namespace_object, nonsense, too_busy, unclaimed, versioned,
 };
 
 const FORMAT: u8 = 1;
+/// The version of the format of intents that have to do with fragments or quotas. All others are written in the one that every
+/// program can read.
+const FORMAT_EXTENDED: u8 = 2;
+/// The maximum number of parts of an intent in the first format.
 const PARTS_MAX: usize = 8;
+/// The maximum number of parts of any intent: one that removes a directory has one for each of its fragments.
+const PARTS_EXTENDED_MAX: usize = FRAGMENTS_MAX as usize + PARTS_MAX;
+/// The number of entries that are moved by one transaction, at most.
+const TRANSFER_ENTRIES: u32 = 256;
 const OPERATIONS_MAX: usize = 64;
 const KEY_BYTES_MAX: usize = 1024;
 const VALUE_BYTES_MAX: usize = 128 << 10;
@@ -81,8 +94,12 @@ impl Claim {
 pub(crate) enum Target {
     /// The object of the namespace itself: only one directory at a time is moved to another one.
     Namespace,
-    /// An inode.
+    /// An inode; of a directory the first fragment too.
     Inode(Ino),
+    /// A further fragment of a directory.
+    Fragment(Fragment),
+    /// A quota.
+    Quota(u64),
 }
 
 impl Target {
@@ -90,8 +107,31 @@ impl Target {
         match self {
             Target::Namespace => namespace_object(),
             Target::Inode(ino) => ino.object(),
+            Target::Fragment(fragment) => fragment.object(),
+            Target::Quota(quota) => quota_object(quota),
         }
     }
+
+    fn fragment(self) -> Option<Fragment> {
+        match self {
+            Target::Inode(ino) => Some(Fragment::first(ino)),
+            Target::Fragment(fragment) => Some(fragment),
+            Target::Namespace | Target::Quota(_) => None,
+        }
+    }
+}
+
+/// The entries that a part moves from one fragment of a directory to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    /// The fragment that they leave; the part of any other one receives them.
+    pub from: u64,
+    /// The bit of the hash that is 1 of the names that are moved.
+    pub bit: u8,
+    /// The name after which they begin.
+    pub after: Bytes,
+    /// The last name; `None`: there is no end.
+    pub upto: Option<Bytes>,
 }
 
 /// The part of an intent that concerns one object.
@@ -108,11 +148,21 @@ pub(crate) struct Part {
     pub changes: Vec<(Key, Option<Bytes>)>,
     /// True if the object is removed.
     pub remove: bool,
+    /// The entries to be moved.
+    pub transfer: Option<Transfer>,
 }
 
 impl Part {
     pub fn new(target: Target, moves: u64) -> Part {
-        Part { target, moves, version: None, keys: Vec::new(), changes: Vec::new(), remove: false }
+        Part {
+            target,
+            moves,
+            version: None,
+            keys: Vec::new(),
+            changes: Vec::new(),
+            remove: false,
+            transfer: None,
+        }
     }
 
     /// Adds the condition that a key has a version.
@@ -130,13 +180,21 @@ impl Part {
 
 /// Encodes an intent.
 pub(crate) fn encode(parts: &[Part]) -> Bytes {
-    let mut out = Writer::begin(FORMAT);
+    let is_plain =
+        |part: &Part| part.transfer.is_none() && matches!(part.target, Target::Namespace | Target::Inode(_));
+    let is_extended = parts.len() > PARTS_MAX || !parts.iter().all(is_plain);
+    let mut out = Writer::begin(if is_extended { FORMAT_EXTENDED } else { FORMAT });
     out.count(parts.len());
     for part in parts {
-        let target = match part.target {
-            Target::Namespace => 0,
-            Target::Inode(ino) => ino.0,
+        let (kind, target, index) = match part.target {
+            Target::Namespace => (0, 0, 0),
+            Target::Inode(ino) => (1, ino.0, 0),
+            Target::Fragment(fragment) => (2, fragment.directory.0, fragment.index),
+            Target::Quota(quota) => (3, quota, 0),
         };
+        if is_extended {
+            out.u8(kind).u64(index);
+        }
         out.u64(target).u64(part.moves).flag(part.version.is_some()).u64(part.version.unwrap_or(0));
         out.count(part.keys.len());
         for (key, version) in &part.keys {
@@ -148,18 +206,31 @@ pub(crate) fn encode(parts: &[Part]) -> Bytes {
             out.bytes(value.as_deref().unwrap_or(&[]));
         }
         out.flag(part.remove);
+        if is_extended {
+            out.flag(part.transfer.is_some());
+            if let Some(transfer) = &part.transfer {
+                out.u64(transfer.from).u8(transfer.bit).bytes(&transfer.after);
+                out.flag(transfer.upto.is_some()).bytes(transfer.upto.as_deref().unwrap_or(&[]));
+            }
+        }
     }
     out.finish()
 }
 
 /// Decodes an intent.
 pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Vec<Part>, StoreError> {
-    let mut reader = Reader::begin("an intent", FORMAT, bytes)?;
+    let (mut reader, format) = Reader::begin_up_to("an intent", FORMAT_EXTENDED, bytes)?;
+    let is_extended = format == FORMAT_EXTENDED;
     let mut parts = Vec::new();
-    for _ in 0..reader.count(PARTS_MAX)? {
-        let target = match reader.u64()? {
-            0 => Target::Namespace,
-            ino => Target::Inode(Ino(ino)),
+    for _ in 0..reader.count(if is_extended { PARTS_EXTENDED_MAX } else { PARTS_MAX })? {
+        let kind = if is_extended { Some((reader.u8()?, reader.u64()?)) } else { None };
+        let number = reader.u64()?;
+        let target = match kind {
+            None | Some((0, 0)) if number == 0 => Target::Namespace,
+            None | Some((1, 0)) if number != 0 => Target::Inode(Ino(number)),
+            Some((2, index)) if index != 0 => Target::Fragment(Fragment { directory: Ino(number), index }),
+            Some((3, 0)) => Target::Quota(number),
+            _ => return Err(reader.wrong("one of its parts names no object")),
         };
         let moves = reader.u64()?;
         let version = match (reader.flag()?, reader.u64()?) {
@@ -177,6 +248,15 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Vec<Part>, StoreError>
             part.changes.push((key, is_set.then_some(value)));
         }
         part.remove = reader.flag()?;
+        if is_extended && reader.flag()? {
+            let (from, bit, after) = (reader.u64()?, reader.u8()?, reader.bytes(NAME_BYTES_MAX)?);
+            let has_end = reader.flag()?;
+            let upto = reader.bytes(NAME_BYTES_MAX)?;
+            if u32::from(bit) >= u64::BITS {
+                return Err(reader.wrong("it moves entries by no bit of their hashes"));
+            }
+            part.transfer = Some(Transfer { from, bit, after, upto: has_end.then_some(upto) });
+        }
         parts.push(part);
     }
     reader.end()?;
@@ -265,7 +345,8 @@ impl Rank {
             let parts = decode(&intent.value)?;
             match done.answers.get(1) {
                 Some(Answer::Value(Some(outcome))) if outcome == COMMITTED => {
-                    for part in &parts {
+                    // What receives entries comes before what they leave; and an inode goes after the further objects.
+                    for part in parts.iter().rev() {
                         self.finish(claim, part).await?;
                     }
                     return Ok(End::Committed);
@@ -343,6 +424,9 @@ impl Rank {
 
     /// Makes the changes of a part of a committed intent, unless somebody has done so.
     async fn finish(&self, claim: Claim, part: &Part) -> Result<()> {
+        if let Some(transfer) = &part.transfer {
+            self.transfer(claim, part.target, transfer).await?;
+        }
         let mut transaction = Transaction::new().guard(claim.guard());
         if part.remove {
             transaction = transaction.change(WriteOp::Remove);
@@ -356,6 +440,46 @@ impl Rank {
             transaction = transaction.change(WriteOp::RemoveKey { key: key(CLAIM) });
         }
         self.change(&part.target.object(), transaction).await.map(|_| ())
+    }
+
+    /// Moves entries of a committed intent: copies them to the fragment that receives them, or removes them from the one that
+    /// they leave, unless somebody has finished that part.
+    ///
+    /// Both objects are claimed until their parts are finished, and the one that the entries leave comes last: as long as the other
+    /// one is claimed, all entries are still there to be read.
+    async fn transfer(&self, claim: Claim, target: Target, transfer: &Transfer) -> Result<()> {
+        let here = target.fragment().ok_or_else(nonsense)?;
+        let source = Fragment { index: transfer.from, ..here };
+        let leaves = here == source;
+        // No name has a zero byte, so this is the first key behind the last name.
+        let before = transfer.upto.as_ref().map(|name| Bytes::from([&b"e"[..], &name[..], b"\0"].concat()));
+        let mut after = bound(&transfer.after);
+        loop {
+            let range = KeyRange { after, before: before.clone(), prefix: Bytes::from_static(b"e") };
+            let read = ReadOp::Keys { range, limit: TRANSFER_ENTRIES, values: !leaves };
+            let done = self.read(&source.object(), vec![read]).await?;
+            let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
+            if page.more && page.entries.is_empty() {
+                return Err(nonsense());
+            }
+            let mut transaction = Transaction::new().guard(claim.guard());
+            for (key, value) in &page.entries {
+                let name = &key.as_bytes()[1..];
+                if has_bit(hash(name), transfer.bit) {
+                    transaction = transaction.change(match leaves {
+                        true => WriteOp::RemoveKey { key: key.clone() },
+                        false => WriteOp::SetKey { key: key.clone(), value: value.clone() },
+                    });
+                }
+            }
+            if !transaction.writes.is_empty() && !self.change(&here.object(), transaction).await? {
+                return Ok(());
+            }
+            after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
+            if after.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Takes a claim away that has no effect.

@@ -1,27 +1,26 @@
 //! Calls on the namespace: look-ups and changes of entries, for a user.
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use nacre_object::{Answer, Escaped, Guard, KeyRange, ReadOp, Transaction, WriteOp};
+use nacre_object::{Answer, Escaped, Guard, ReadOp, Transaction, WriteOp};
 
 use crate::attribute::Attributes;
 use crate::capability::Policy;
 use crate::credentials::{Credentials, EXECUTE, READ, WRITE};
 use crate::directory::{
-    CHANGED, Entry, Initial, NAME_BYTES_MAX, check_name, encode_time, entry_key, gone_key, gone_link,
+    CHANGED, Entry, Initial, NAME_BYTES_MAX, check_name, encode_time, entry_key, gone_key,
 };
 use crate::error::{Error, Result};
+use crate::fragment::{BOUNDS, Place};
 use crate::inode::{
     Ino, Inode, InodeKind, LINKS_MAX, Layout, RECORD, SEQUENCER, TARGET_BYTES_MAX, TYPE_BYTES_MAX, key,
 };
 use crate::intent::{Part, Target};
-use crate::rank::{
-    ATTEMPTS_MAX, Loaded, LookupResult, Rank, at_version, corrupt, namespace_object, nonsense, too_busy,
-    unclaimed, versioned,
-};
+use crate::quota::Usage;
+use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, at_version, corrupt, namespace_object, too_busy, versioned};
+use crate::remove::{directory_note, gone_value};
 
 /// The maximum number of symbolic links that one path may lead through.
 const SYMLINKS_MAX: usize = 40;
@@ -33,6 +32,9 @@ pub const PAGE_ENTRIES_MAX: usize = nacre_object::limit::PAGE_ENTRIES_MAX;
 const KINDS: [&str; 5] = ["file", "directory", "symlink", "fifo", "socket"];
 /// The number of inodes that are read side by side for a page of a directory.
 const READS_MAX: usize = 64;
+/// The time within which changes of a directory's entries may leave the directory the time of the first of them, where entry and
+/// time are in different objects: the resolution that such times have on other file systems of Linux.
+const RESOLUTION_NS: i64 = 4_000_000;
 
 /// The inode to be made by [`Rank::create`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,13 +94,35 @@ pub struct Page {
 /// A directory and one of its entries, as they were read together.
 pub(crate) struct LookedUpEntry {
     pub directory: Loaded,
+    /// The fragment of the directory in which the entry is or would be.
+    pub place: Place,
     /// The entry, with the version of its key.
     pub entry: Option<(Entry, u64)>,
 }
 
 impl LookedUpEntry {
-    fn entry_version(&self) -> u64 {
+    pub(crate) fn entry_version(&self) -> u64 {
         self.entry.as_ref().map_or(0, |(_, version)| *version)
+    }
+
+    /// Begins a transaction that changes the entry, of this name, as long as it and the directory are as they were read, and sets
+    /// the time of the change.
+    pub(crate) fn transaction(&self, name: &[u8], now: i64) -> Transaction {
+        let transaction =
+            self.place.transaction(&self.directory).guard(at_version(entry_key(name), self.entry_version()));
+        match self.place.fragment.index {
+            0 => transaction.change(WriteOp::SetKey { key: key(CHANGED), value: encode_time(now) }),
+            _ => transaction,
+        }
+    }
+
+    /// Begins the part of an intent that changes the entry, under the same conditions.
+    pub(crate) fn part(&self, name: &[u8], now: i64) -> Part {
+        let part = self.place.part(&self.directory).at(entry_key(name), self.entry_version());
+        match self.place.fragment.index {
+            0 => part.set(key(CHANGED), Some(encode_time(now))),
+            _ => part,
+        }
     }
 }
 
@@ -111,18 +135,28 @@ impl Rank {
 
     /// Reads a directory and one of its entries, whose name may be one that no entry should have.
     pub(crate) async fn look_at(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
-        match self.find(directory, vec![ReadOp::versioned_key(entry_key(name))]).await? {
-            LookupResult::Found(directory, answers) => {
-                if directory.inode.kind != InodeKind::Directory {
-                    return Err(Error::NotDirectory);
-                }
-                let entry = match versioned(answers.first())? {
-                    Some(entry) => Some((Entry::decode(&entry.value)?, entry.version)),
-                    None => None,
-                };
-                Ok(LookedUpEntry { directory: *directory, entry })
-            }
-            LookupResult::Missing(_) => Err(Error::NotFound),
+        let read = ReadOp::versioned_key(entry_key(name));
+        let (directory, place, answers) = self.find_place(directory, name, &[read]).await?;
+        let entry = match versioned(answers.first())? {
+            Some(entry) => Some((Entry::decode(&entry.value)?, entry.version)),
+            None => None,
+        };
+        Ok(LookedUpEntry { directory, place, entry })
+    }
+
+    /// Sets the time of a change of an entry that is in another object than the directory's inode, where the time is. Nothing depends
+    /// on it.
+    pub(crate) async fn touch(&self, looked: &LookedUpEntry, now: i64) {
+        let is_recent =
+            now.saturating_sub(looked.directory.inode.mtime).unsigned_abs() < RESOLUTION_NS as u64;
+        if looked.place.fragment.index == 0 || is_recent {
+            return;
+        }
+        let value = encode_time(now);
+        let transaction =
+            Transaction::new().guard(Guard::Exists).change(WriteOp::SetKey { key: key(CHANGED), value });
+        if let Err(error) = self.change(&looked.directory.ino.object(), transaction).await {
+            tracing::debug!(%error, "a directory keeps the time of an earlier change");
         }
     }
 
@@ -258,25 +292,12 @@ impl Rank {
         limit: usize,
         attributes: bool,
     ) -> Result<Page> {
-        let limit = limit.clamp(1, PAGE_ENTRIES_MAX) as u32;
+        let limit = limit.clamp(1, PAGE_ENTRIES_MAX);
         // No name is longer, so what is greater than the beginning of that length is greater than all of it.
-        let after = &after[..after.len().min(NAME_BYTES_MAX)];
-        let mut after = (!after.is_empty()).then(|| entry_key(after).to_bytes());
+        let mut after = Bytes::copy_from_slice(&after[..after.len().min(NAME_BYTES_MAX)]);
         loop {
-            let range = KeyRange { after, ..KeyRange::prefix(&b"e"[..]) };
-            let found = self.find(directory, vec![ReadOp::Keys { range, limit, values: true }]).await?;
-            let LookupResult::Found(loaded, answers) = found else { return Err(Error::NotFound) };
-            if loaded.inode.kind != InodeKind::Directory {
-                return Err(Error::NotDirectory);
-            }
+            let (loaded, entries, more) = self.list_entries(directory, &after, limit).await?;
             user.check(&loaded.inode, READ)?;
-            let Some(Answer::Keys(page)) = answers.first() else { return Err(nonsense()) };
-            let mut entries = Vec::with_capacity(page.entries.len());
-            for (key, value) in &page.entries {
-                let entry = Entry::decode(value)?;
-                let name = key.to_bytes().slice(1..);
-                entries.push((name, entry));
-            }
             let listed = |name, entry: &Entry, attributes| Listed {
                 name,
                 ino: entry.ino,
@@ -285,19 +306,20 @@ impl Rank {
             };
             if !attributes {
                 let entries = entries.into_iter().map(|(name, entry)| listed(name, &entry, None)).collect();
-                return Ok(Page { entries, more: page.more });
+                return Ok(Page { entries, more });
             }
             user.check(&loaded.inode, EXECUTE)?;
+            let last = entries.last().map(|(name, _)| name.clone()).filter(|_| more);
             let inodes = entries.into_iter().map(async |(name, entry)| {
                 let inode = self.load_entry(directory, &entry).await?;
                 Ok::<_, Error>(inode.map(|inode| listed(name, &entry, Some(Attributes::of(&inode)))))
             });
             let inodes: Vec<Option<Listed>> = stream::iter(inodes).buffered(READS_MAX).try_collect().await?;
             let entries: Vec<Listed> = inodes.into_iter().flatten().collect();
-            after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
             // A page without entries would be taken for the last one.
-            if !entries.is_empty() || after.is_none() {
-                return Ok(Page { entries, more: page.more });
+            match last {
+                Some(last) if entries.is_empty() => after = last,
+                _ => return Ok(Page { entries, more }),
             }
         }
     }
@@ -328,24 +350,28 @@ impl Rank {
             let number = self.next_id().await?;
             let now = self.now();
             let initial = initial(user, parent, &creation, now);
+            let quota = initial.quota;
             let entry =
                 Entry { ino: Ino(number), link: number, kind: creation.kind.clone(), initial: Some(initial) };
-            let transaction = Transaction::new()
-                .guard(at_version(key(RECORD), looked.directory.record))
-                .guard(at_version(entry_key(name), 0))
-                .guard(unclaimed())
-                .change(WriteOp::SetKey { key: entry_key(name), value: entry.encode() })
-                .change(WriteOp::SetKey { key: key(CHANGED), value: encode_time(now) });
-            if self.change(&directory.object(), transaction).await?
-                && let Some(inode) = entry.first_record(directory)
-            {
+            let transaction = looked
+                .transaction(name, now)
+                .change(WriteOp::SetKey { key: entry_key(name), value: entry.encode() });
+            self.charge(quota, Usage::entry()).await?;
+            let changed = self.change(&looked.place.fragment.object(), transaction).await;
+            self.release_failed(quota, Usage::entry(), &changed).await;
+            if !changed? {
+                self.release(quota, Usage::entry()).await;
+                continue;
+            }
+            if let Some(inode) = entry.first_record(directory) {
                 let created = self.create_inode(entry.ino, &inode).await;
                 if let Err(error) = created {
                     // The entry stands, and the inode is made by whoever needs it.
                     tracing::debug!(%error, "an inode is left to be made later");
                 }
-                let loaded = Loaded { ino: entry.ino, inode, record: 0, moves: 0, version: 0 };
-                return Ok(Attributes::of(&loaded));
+                self.touch(&looked, now).await;
+                self.grew(&looked.place, name).await;
+                return Ok(Attributes::of_inode(entry.ino, &inode));
             }
         }
         Err(too_busy())
@@ -376,6 +402,7 @@ impl Rank {
                 InodeKind::Directory => return Err(Error::NotPermitted),
                 _ if inode.links.is_empty() => return Err(Error::NotFound),
                 _ if inode.links.len() >= LINKS_MAX => return Err(Error::TooManyLinks),
+                _ if inode.quota != looked.directory.inode.tree => return Err(Error::OtherQuota),
                 _ => {}
             }
             let link = self.next_id().await?;
@@ -387,13 +414,11 @@ impl Rank {
                 Part::new(Target::Inode(ino), loaded.moves)
                     .at(key(RECORD), loaded.record)
                     .set(key(RECORD), Some(inode.encode())),
-                Part::new(Target::Inode(directory), looked.directory.moves)
-                    .at(key(RECORD), looked.directory.record)
-                    .at(entry_key(name), 0)
-                    .set(entry_key(name), Some(entry.encode()))
-                    .set(key(CHANGED), Some(encode_time(now))),
+                looked.part(name, now).set(entry_key(name), Some(entry.encode())),
             ];
             if self.execute(parts).await? {
+                self.touch(&looked, now).await;
+                self.grew(&looked.place, name).await;
                 return Ok(Attributes::of(&Loaded { inode, ..loaded }));
             }
         }
@@ -409,7 +434,7 @@ impl Rank {
         for _ in 0..ATTEMPTS_MAX {
             let (looked, inode) = self.look_up(directory, name).await?;
             user.check(&looked.directory.inode, EXECUTE)?;
-            let (Some((entry, version)), Some(inode)) = (&looked.entry, inode) else {
+            let (Some((entry, _)), Some(inode)) = (&looked.entry, inode) else {
                 return Err(Error::NotFound);
             };
             check_removal(user, &looked.directory.inode, &inode.inode)?;
@@ -417,20 +442,19 @@ impl Rank {
                 return Err(Error::IsDirectory);
             }
             self.begin_removal(directory).await?;
-            let transaction = Transaction::new()
-                .guard(at_version(key(RECORD), looked.directory.record))
-                .guard(at_version(entry_key(name), *version))
-                .guard(unclaimed())
+            let (now, fragment) = (self.now(), looked.place.fragment);
+            let transaction = looked
+                .transaction(name, now)
                 .change(WriteOp::RemoveKey { key: entry_key(name) })
-                .change(WriteOp::SetKey { key: gone_key(entry.link), value: gone_value(entry.ino) })
-                .change(WriteOp::SetKey { key: key(CHANGED), value: encode_time(self.now()) });
-            let done = self.change(&directory.object(), transaction).await;
+                .change(WriteOp::SetKey { key: gone_key(entry.link), value: gone_value(entry.ino) });
+            let done = self.change(&fragment.object(), transaction).await;
             if matches!(done, Ok(false)) {
                 self.end_removal();
                 continue;
             }
             done?;
-            self.removed(directory, entry.link, entry.ino).await;
+            self.touch(&looked, now).await;
+            self.removed(fragment, entry.link, entry.ino).await;
             return Ok(());
         }
         Err(too_busy())
@@ -444,51 +468,22 @@ impl Rank {
         for _ in 0..ATTEMPTS_MAX {
             let (looked, inode) = self.look_up(directory, name).await?;
             user.check(&looked.directory.inode, EXECUTE)?;
-            let (Some((entry, version)), Some(inode)) = (&looked.entry, inode) else {
+            let (Some((entry, _)), Some(inode)) = (&looked.entry, inode) else {
                 return Err(Error::NotFound);
             };
             check_removal(user, &looked.directory.inode, &inode.inode)?;
             if entry.kind != InodeKind::Directory {
                 return Err(Error::NotDirectory);
             }
-            let Some(part) = self.removal_of_directory(entry.ino).await? else { continue };
-            let parts = vec![
-                part,
-                Part::new(Target::Inode(directory), looked.directory.moves)
-                    .at(key(RECORD), looked.directory.record)
-                    .at(entry_key(name), *version)
-                    .set(entry_key(name), None)
-                    .set(key(CHANGED), Some(encode_time(self.now()))),
-            ];
+            let Some(mut parts) = self.removal_of_directory(&inode).await? else { continue };
+            let now = self.now();
+            parts.push(looked.part(name, now).set(entry_key(name), None));
             if self.execute(parts).await? {
+                self.touch(&looked, now).await;
+                self.release(inode.inode.quota, Usage::entry()).await;
                 self.forget(&directory_note(entry.ino), None).await;
                 return Ok(());
             }
-        }
-        Err(too_busy())
-    }
-
-    /// Returns the part of an intent that removes an empty directory; `None` if it was removed meanwhile.
-    async fn removal_of_directory(&self, ino: Ino) -> Result<Option<Part>> {
-        for _ in 0..ATTEMPTS_MAX {
-            let keys = |prefix: &'static [u8]| ReadOp::Keys {
-                range: KeyRange::prefix(prefix),
-                limit: 1,
-                values: false,
-            };
-            let found = self.find(ino, vec![keys(b"e"), keys(b"g")]).await?;
-            let LookupResult::Found(loaded, answers) = found else { return Ok(None) };
-            let [Answer::Keys(entries), Answer::Keys(gone)] = &answers[..] else { return Err(nonsense()) };
-            if !entries.entries.is_empty() {
-                return Err(Error::NotEmpty);
-            }
-            if !gone.entries.is_empty() {
-                // They would be lost with the directory.
-                self.reap_directory(ino, true).await?;
-                continue;
-            }
-            let part = Part::new(Target::Inode(ino), loaded.moves);
-            return Ok(Some(Part { version: Some(loaded.version), remove: true, ..part }));
         }
         Err(too_busy())
     }
@@ -500,7 +495,7 @@ impl Rank {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Exists`] with `keep`, [`Error::IsDirectory`], [`Error::NotDirectory`],
     /// [`Error::NotEmpty`], [`Error::Denied`], [`Error::NotPermitted`]; [`Error::Invalid`] if a directory is to be moved
-    /// into itself.
+    /// into itself; [`Error::OtherQuota`].
     pub async fn rename(
         &self,
         user: &Credentials,
@@ -519,6 +514,9 @@ impl Rank {
             check_removal(user, &source.directory.inode, &moved.inode)?;
             user.check(&destination.directory.inode, WRITE)?;
             let is_directory = entry.kind == InodeKind::Directory;
+            if moved.inode.quota != destination.directory.inode.tree {
+                return Err(Error::OtherQuota);
+            }
             if victim.is_some() && keep {
                 return Err(Error::Exists);
             }
@@ -549,55 +547,47 @@ impl Rank {
                     _ => {}
                 }
             }
-            let now = encode_time(self.now());
-            let to_version = destination.entry_version();
-            let victim = destination.entry.as_ref().map(|(there, _)| there);
-            let gone = victim.filter(|there| there.kind != InodeKind::Directory);
+            let now = self.now();
+            let (ours, theirs) = (source.place.fragment, destination.place.fragment);
+            let there = destination.entry.as_ref().map(|(there, _)| there);
+            let gone = there.filter(|there| there.kind != InodeKind::Directory);
+            let replaced = victim.filter(|_| gone.is_none());
             if gone.is_some() {
                 self.begin_removal(to).await?;
             }
-            let done = if from == to && (victim.is_none() || gone.is_some()) {
-                let mut transaction = Transaction::new()
-                    .guard(at_version(key(RECORD), source.directory.record))
-                    .guard(at_version(entry_key(from_name), *version))
-                    .guard(at_version(entry_key(to_name), to_version))
-                    .guard(unclaimed())
+            let done = if ours == theirs && replaced.is_none() {
+                let mut transaction = source
+                    .transaction(from_name, now)
+                    .guard(at_version(key(BOUNDS), destination.place.version))
+                    .guard(at_version(entry_key(to_name), destination.entry_version()))
                     .change(WriteOp::RemoveKey { key: entry_key(from_name) })
-                    .change(WriteOp::SetKey { key: entry_key(to_name), value: entry.moved().encode() })
-                    .change(WriteOp::SetKey { key: key(CHANGED), value: now });
+                    .change(WriteOp::SetKey { key: entry_key(to_name), value: entry.moved().encode() });
                 if let Some(gone) = gone {
                     let value = gone_value(gone.ino);
                     transaction = transaction.change(WriteOp::SetKey { key: gone_key(gone.link), value });
                 }
-                self.change(&from.object(), transaction).await
+                self.change(&ours.object(), transaction).await
             } else {
                 let mut parts = Vec::new();
-                let mut source_part = Part::new(Target::Inode(from), source.directory.moves)
-                    .at(key(RECORD), source.directory.record)
-                    .at(entry_key(from_name), *version)
-                    .set(entry_key(from_name), None)
-                    .set(key(CHANGED), Some(now.clone()));
+                let mut source_part = source.part(from_name, now).set(entry_key(from_name), None);
                 let add = |part: Part| {
-                    let part = part
-                        .at(entry_key(to_name), to_version)
-                        .set(entry_key(to_name), Some(entry.moved().encode()));
+                    let part = part.set(entry_key(to_name), Some(entry.moved().encode()));
                     match gone {
                         Some(gone) => part.set(gone_key(gone.link), Some(gone_value(gone.ino))),
                         None => part,
                     }
                 };
-                if from == to {
-                    source_part = add(source_part);
+                if ours == theirs {
+                    source_part = add(source_part
+                        .at(key(BOUNDS), destination.place.version)
+                        .at(entry_key(to_name), destination.entry_version()));
                 } else {
-                    let part = Part::new(Target::Inode(to), destination.directory.moves)
-                        .at(key(RECORD), destination.directory.record)
-                        .set(key(CHANGED), Some(now));
-                    parts.push(add(part));
+                    parts.push(add(destination.part(to_name, now)));
                 }
                 parts.push(source_part);
-                if let Some(victim) = victim.filter(|_| gone.is_none()) {
-                    let Some(part) = self.removal_of_directory(victim.ino).await? else { continue };
-                    parts.push(part);
+                if let Some(replaced) = &replaced {
+                    let Some(removal) = self.removal_of_directory(replaced).await? else { continue };
+                    parts.extend(removal);
                 }
                 if let Some(moves) = moves {
                     let inode = Inode { parent: to, ..moved.inode.clone() };
@@ -610,16 +600,24 @@ impl Rank {
                 }
                 self.execute(parts).await
             };
-            match (done, gone) {
-                (Ok(true), Some(gone)) => self.removed(to, gone.link, gone.ino).await,
-                (Ok(true), None) => {}
-                (Ok(false), gone) => {
-                    if gone.is_some() {
-                        self.end_removal();
-                    }
-                    continue;
-                }
-                (Err(error), _) => return Err(error),
+            if let (Ok(false), Some(_)) = (&done, gone) {
+                self.end_removal();
+            }
+            if !done? {
+                continue;
+            }
+            self.touch(&source, now).await;
+            if from != to {
+                self.touch(&destination, now).await;
+            }
+            if let Some(gone) = gone {
+                self.removed(theirs, gone.link, gone.ino).await;
+            }
+            if let Some(replaced) = &replaced {
+                self.release(replaced.inode.quota, Usage::entry()).await;
+            }
+            if there.is_none() {
+                self.grew(&destination.place, to_name).await;
             }
             return Ok(());
         }
@@ -664,205 +662,6 @@ impl Rank {
             at = self.load(at).await?.inode.parent;
         }
     }
-
-    /// Makes sure that a link that is going to leave a directory is found by others, should this rank go away before it
-    /// has left its inode too.
-    async fn begin_removal(&self, directory: Ino) -> Result<()> {
-        self.note(directory_note(directory), Bytes::new()).await?;
-        self.unfinished.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn end_removal(&self) {
-        self.unfinished.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Finishes the removal of a link that has left its directory, unless the file is open.
-    async fn removed(&self, directory: Ino, link: u64, ino: Ino) {
-        if let Some(open) = self.open.lock().get_mut(&ino) {
-            open.gone.push((directory, link));
-            return;
-        }
-        match self.reap(directory, link, ino).await {
-            Ok(()) => self.end_removal(),
-            // The entry is gone, so the call has succeeded; what is left is found by the log.
-            Err(error) => {
-                tracing::debug!(%error, "a removed file is left to be removed from the store later")
-            }
-        }
-    }
-
-    /// Checks that a user has all of the `wanted` rights ([`READ`], [`WRITE`], [`EXECUTE`]) to an inode.
-    ///
-    /// # Errors
-    /// [`Error::Denied`], [`Error::NotFound`].
-    pub async fn access(&self, user: &Credentials, ino: Ino, wanted: u32) -> Result<()> {
-        user.check(&self.load(ino).await?.inode, wanted)
-    }
-
-    /// Opens a file: while it is open, its inode and its content stay although its last link goes.
-    ///
-    /// # Errors
-    /// [`Error::Denied`] if the user lacks one of the `wanted` rights; [`Error::NotFound`].
-    pub async fn open_file(&self, user: &Credentials, ino: Ino, wanted: u32) -> Result<Attributes> {
-        // Before it is looked at: if its last link were removed in between, it would go although it is open.
-        self.open.lock().entry(ino).or_default().count += 1;
-        let opened = match self.load(ino).await {
-            Ok(loaded) => user.check(&loaded.inode, wanted).map(|()| Attributes::of(&loaded)),
-            Err(error) => Err(error),
-        };
-        if opened.is_err() {
-            self.close_file(ino).await;
-        }
-        opened
-    }
-
-    /// Closes a file that was opened.
-    pub async fn close_file(&self, ino: Ino) {
-        let gone = {
-            let mut open = self.open.lock();
-            let Some(file) = open.get_mut(&ino) else { return };
-            file.count -= 1;
-            match file.count {
-                0 => open.remove(&ino).map_or(Vec::new(), |file| file.gone),
-                _ => return,
-            }
-        };
-        for (directory, link) in gone {
-            self.removed(directory, link, ino).await;
-        }
-    }
-
-    /// Removes a link that has left its directory from its inode, the inode with its last link, and then the trace that
-    /// the link left in the directory. Any rank may do so at any time, and again.
-    pub(crate) async fn reap(&self, directory: Ino, link: u64, ino: Ino) -> Result<()> {
-        self.drop_link(ino, link).await?;
-        self.remove_trace(directory, link).await?;
-        self.forget(&link_note(ino, link), None).await;
-        Ok(())
-    }
-
-    /// Reaps all links that have left a directory; those of files that are open here only if `open` too.
-    pub(crate) async fn reap_directory(&self, directory: Ino, open: bool) -> Result<u64> {
-        let mut reaped = 0;
-        let mut after = None;
-        loop {
-            let range = KeyRange { after, ..KeyRange::prefix(&b"g"[..]) };
-            let keys = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
-            let done = self.read(&directory.object(), vec![keys]).await?;
-            let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
-            for (key, value) in &page.entries {
-                let link = gone_link(key).ok_or_else(nonsense)?;
-                let ino = Ino(u64::from_le_bytes(value[..].try_into().map_err(|_| nonsense())?));
-                let is_open = self.open.lock().contains_key(&ino);
-                if is_open && !open {
-                    continue;
-                }
-                if !is_open || !self.keep_open(directory, link, ino).await? {
-                    self.reap(directory, link, ino).await?;
-                }
-                reaped += 1;
-            }
-            after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
-            if after.is_none() {
-                return Ok(reaped);
-            }
-        }
-    }
-
-    /// Keeps a file that is open here although its directory goes, and the trace of its link with it: from now on the
-    /// log alone tells others of the link. Returns false if the file is not open any more.
-    async fn keep_open(&self, directory: Ino, link: u64, ino: Ino) -> Result<bool> {
-        self.note(link_note(ino, link), Bytes::new()).await?;
-        if let Some(open) = self.open.lock().get_mut(&ino) {
-            if !open.gone.contains(&(directory, link)) {
-                open.gone.push((directory, link));
-                self.unfinished.fetch_add(1, Ordering::Relaxed);
-            }
-        } else {
-            return Ok(false);
-        }
-        self.remove_trace(directory, link).await.map(|()| true)
-    }
-
-    async fn remove_trace(&self, directory: Ino, link: u64) -> Result<()> {
-        let transaction =
-            Transaction::new().guard(Guard::Exists).change(WriteOp::RemoveKey { key: gone_key(link) });
-        self.change(&directory.object(), transaction).await.map(|_| ())
-    }
-
-    pub(crate) async fn drop_link(&self, ino: Ino, link: u64) -> Result<()> {
-        for _ in 0..ATTEMPTS_MAX {
-            match self.find(ino, Vec::new()).await? {
-                // It was never made, and must not be made any more.
-                LookupResult::Missing(0) => {
-                    let transaction = Transaction::new()
-                        .guard(Guard::Version { version: 0 })
-                        .change(WriteOp::Create)
-                        .change(WriteOp::Remove);
-                    if self.change(&ino.object(), transaction).await? {
-                        return Ok(());
-                    }
-                }
-                // Whoever removed it may have gone away before it removed the state, if there was one.
-                LookupResult::Missing(_) => return self.remove_state(ino).await,
-                LookupResult::Found(loaded, _) => {
-                    let mut inode = loaded.inode.clone();
-                    if let Some(position) = inode.links.iter().position(|id| *id == link) {
-                        inode.links.remove(position);
-                        inode.ctime = self.now();
-                        let is_last = inode.links.is_empty() && inode.contents.is_empty();
-                        if is_last {
-                            if self.remove_inode(&loaded).await? {
-                                return Ok(());
-                            }
-                        } else {
-                            self.store_inode(&loaded, &inode).await?;
-                        }
-                        continue;
-                    }
-                    if !inode.links.is_empty() {
-                        return Ok(());
-                    }
-                    for content in &inode.contents {
-                        self.remove_content(ino, content).await?;
-                    }
-                    if self.remove_inode(&loaded).await? {
-                        return Ok(());
-                    }
-                }
-            }
-        }
-        Err(too_busy())
-    }
-
-    pub(crate) async fn remove_inode(&self, loaded: &Loaded) -> Result<bool> {
-        let transaction = Transaction::new()
-            .guard(at_version(key(RECORD), loaded.record))
-            .guard(unclaimed())
-            .change(WriteOp::Remove);
-        let removed = self.change(&loaded.ino.object(), transaction).await?;
-        // The inode first: whoever finds no state makes it for an inode that is there only.
-        if removed && let InodeKind::Typed(_) = loaded.inode.kind {
-            self.remove_state(loaded.ino).await?;
-        }
-        Ok(removed)
-    }
-}
-
-/// Returns the key under which a rank's log names a directory that links have left.
-pub(crate) fn directory_note(directory: Ino) -> Bytes {
-    [&b"d"[..], &directory.0.to_be_bytes()].concat().into()
-}
-
-/// Returns the key under which a rank's log names a link that no directory has: to a file that is open and has lost its directory, or
-/// to one that gets its name when its content is complete.
-pub(crate) fn link_note(ino: Ino, link: u64) -> Bytes {
-    [&b"u"[..], &ino.0.to_be_bytes(), &link.to_be_bytes()].concat().into()
-}
-
-fn gone_value(ino: Ino) -> Bytes {
-    Bytes::copy_from_slice(&ino.0.to_le_bytes())
 }
 
 fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Bytes> {
@@ -897,6 +696,7 @@ pub(crate) fn initial(user: &Credentials, parent: &Inode, creation: &Creation, n
         time: now,
         layout: creation.layout.unwrap_or(parent.layout),
         target: creation.target.clone(),
+        quota: parent.tree,
     }
 }
 

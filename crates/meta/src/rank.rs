@@ -25,8 +25,10 @@ use parking_lot::Mutex;
 use crate::credentials::{Credentials, WRITE};
 use crate::directory::{CHANGED, CLAIM, Entry, MOVES, decode_time};
 use crate::error::{Error, Result};
+use crate::fragment::{Fragment, SPLIT_ENTRIES};
 use crate::inode::{Content, Ino, Inode, InodeKind, Layout, PREFIX, RECORD, SEQUENCER, key, object};
 use crate::intent::Claim;
+use crate::quota::Reserve;
 
 /// The key of the version of the namespace's format, in the object of the namespace itself.
 pub(crate) const FORMAT_KEY: &[u8] = b"f";
@@ -59,6 +61,8 @@ pub struct RankOptions {
     pub owner: Credentials,
     /// True if all ranks that were opened before are to be fenced, object by object, as this one comes to them.
     pub exclusive: bool,
+    /// The number of entries above which a directory, or a part of one, is split; 100,000 if there is none.
+    pub split_entries: Option<u64>,
     /// The clock; that of the system if there is none.
     #[debug(skip)]
     pub clock: Option<Clock>,
@@ -76,7 +80,10 @@ pub struct Rank {
     exclusive: bool,
     ids: futures::lock::Mutex<Ids>,
     log: futures::lock::Mutex<Log>,
+    pub(crate) split_entries: u64,
     pub(crate) open: Mutex<HashMap<Ino, Open>>,
+    /// What this rank has reserved of quotas.
+    pub(crate) reserves: Mutex<HashMap<u64, Reserve>>,
     /// The number of calls that have something to be finished by others if they do not finish it themselves.
     pub(crate) unfinished: AtomicUsize,
 }
@@ -112,8 +119,8 @@ pub struct Typed {
 #[derive(Default)]
 pub(crate) struct Open {
     pub count: usize,
-    /// The links that were removed while the file was open, with the directories that they were in.
-    pub gone: Vec<(Ino, u64)>,
+    /// The links that were removed while the file was open, with the fragments of directories that they were in.
+    pub gone: Vec<(Fragment, u64)>,
 }
 
 /// An inode as it was read.
@@ -204,6 +211,8 @@ impl Rank {
             exclusive: options.exclusive,
             ids: Default::default(),
             log: Default::default(),
+            split_entries: options.split_entries.unwrap_or(SPLIT_ENTRIES).max(1),
+            reserves: Default::default(),
             open: Default::default(),
             unfinished: Default::default(),
         };
@@ -276,6 +285,9 @@ impl Rank {
                         contents: Vec::<Content>::new(),
                         parent: Ino::ROOT,
                         target: Bytes::new(),
+                        quota: 0,
+                        tree: 0,
+                        is_split: false,
                     };
                     settled(self.create_inode(Ino::ROOT, &root).await)?;
                 }
@@ -285,12 +297,13 @@ impl Rank {
         Err(too_busy())
     }
 
-    /// Removes this rank's log, unless a call did not finish what it began, or a put was dropped: then others find it there. No call may
-    /// be under way.
+    /// Gives back what this rank has reserved of quotas, and removes its log, unless a call did not finish what it began, or a put was
+    /// dropped: then others find it there. No call may be under way.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn close(&self) -> Result<()> {
+        self.return_reserves().await;
         let mut log = self.log.lock().await;
         if let Some(number) = log.number
             && self.unfinished.load(Ordering::Relaxed) == 0

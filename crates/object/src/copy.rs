@@ -282,9 +282,9 @@ fn file_content(record: &[u8]) -> Option<u64> {
 /// Returns the links of a file, and the number of its present content, which is 0 if it has none, given the record of its
 /// inode as `nacre-meta` writes it. `None` if it is no file.
 fn file_names(record: &[u8]) -> Option<(&[u8], u64)> {
-    // Format 1 and kind 1; permissions, owner and group; four times.
+    // Format 1, or 2, which has more at the end, and kind 1; permissions, owner and group; four times.
     let (head, rest) = record.split_at_checked(2 + 3 * 4 + 4 * 8)?;
-    if !head.starts_with(&[1, 1]) {
+    if !matches!(head, [1 | 2, 1, ..]) {
         return None;
     }
     let (links, rest) = rest.split_first_chunk()?;

@@ -339,9 +339,9 @@ impl Emulated {
             .collect();
         let sizes: Vec<u64> = records.iter().filter_map(|record| record.size).collect();
         assert_eq!(header.forks as usize, sizes.len());
-        assert_eq!(header.bytes(), sizes.iter().fold(0, |sum, size| sum.saturating_add(*size)));
-        let live = self
-            .entries(object, b"x")
+        assert_eq!(header.bytes(), sizes.iter().fold(0u64, |sum, size| sum.saturating_add(*size)));
+        let extents = self.entries(object, b"x");
+        let live = extents
             .iter()
             .map(|(key, value)| Placed::decode(key.as_bytes(), value, &header).unwrap())
             .filter(|extent| extent.kind == ExtentKind::Data)

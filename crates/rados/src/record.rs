@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use nacre_object::limit::{FENCED_SESSIONS_MAX, OFFSET_MAX};
-use nacre_object::{ByteRange, ExtentKind, Versioned};
+use nacre_object::{ExtentKind, Versioned};
 
 /// The format of the entries of extents, attributes and fenced sessions, and of the oldest headers, forks and keys.
 pub(crate) const FORMAT: u8 = 1;
@@ -331,11 +331,6 @@ impl Placed {
                 .checked_add(end - start.min(end))
                 .is_some_and(|stop| stop <= u64::from(header.tail));
         (fits && inside).then_some(Self { start, end, version, kind, place })
-    }
-
-    /// Returns the range of bytes.
-    pub(crate) fn range(&self) -> ByteRange {
-        ByteRange::from(self.start..self.end)
     }
 }
 

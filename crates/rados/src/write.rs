@@ -230,7 +230,8 @@ impl NativeWrite {
     /// Passes the steps of the operation on.
     pub(crate) fn with_steps<T>(&self, run: impl FnOnce(&[WriteStep<'_>]) -> T) -> T {
         let (before, after) = (self.before.map(|header| header.encode()), self.after.encode());
-        let (mut entries, mut removed): (Vec<(Vec<u8>, Bytes)>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
+        let mut entries: Vec<(Vec<u8>, Bytes)> = Vec::new();
+        let mut removed: Vec<Vec<u8>> = Vec::new();
         for write in &self.forks {
             // The key of an extent is its end, which another one may have by now.
             let ends: HashSet<u64> = write.set.iter().map(|extent| extent.end).collect();

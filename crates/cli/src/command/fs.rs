@@ -4,6 +4,8 @@ mod change;
 mod check;
 mod look;
 mod move_bytes;
+mod quota;
+mod recursive;
 pub mod typed;
 
 use std::ffi::OsString;
@@ -52,6 +54,7 @@ enum Action {
     Create(typed::CreateArgs),
     Call(typed::CallArgs),
     Check(check::Args),
+    Quota(quota::Args),
 }
 
 /// Runs `nacre fs`.
@@ -85,6 +88,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Create(args) => typed::create(&tree, args).await,
         Action::Call(args) => typed::call(session, &tree, args).await,
         Action::Check(args) => check::run(&tree, &args).await,
+        Action::Quota(args) => quota::run(&tree, args).await,
     };
     tree.close().await;
     done

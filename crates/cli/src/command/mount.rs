@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 
 use super::fs::{caller, failure};
 use crate::failure::Failure;
-use crate::output;
 use crate::session::Context;
+use crate::{output, quantity};
 
 /// The time for which calls that are under way may go on after the mount has ended.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -40,6 +40,10 @@ pub struct Args {
     /// "user_allow_other" in /etc/fuse.conf
     #[arg(long)]
     allow_other: bool,
+    /// Believe entries and attributes for this long without asking the store. What others change may show only then, also after a file
+    /// is opened
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::parse_time)]
+    cache: Duration,
 }
 
 /// Runs `nacre mount`.
@@ -69,8 +73,12 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     let rank = Arc::new(rank);
     // From here on a signal has to take the mount off its directory.
     let mut signals = Signals::catch()?;
-    let options =
-        Options { source: store.name().to_owned(), others: args.allow_other, read_only: args.read_only };
+    let options = Options {
+        source: store.name().to_owned(),
+        others: args.allow_other,
+        read_only: args.read_only,
+        cache: args.cache,
+    };
     let mounted = {
         let (rank, folder) = (rank.clone(), folder.clone());
         tokio::task::spawn_blocking(move || Mount::new(rank, &folder, &options, handle)).await

@@ -422,6 +422,9 @@ mod tests {
             contents: Vec::new(),
             parent: Ino::ROOT,
             target: Bytes::from_static(policy),
+            quota: 0,
+            tree: 0,
+            is_split: false,
         }
     }
 

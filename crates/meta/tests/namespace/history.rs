@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use nacre_meta::inode::{Ino, InodeKind};
-use nacre_meta::{Creation, Credentials, Error, Rank, RankOptions, SetAttributes};
+use nacre_meta::{Creation, Credentials, Error, Limits, Rank, RankOptions, SetAttributes};
 use nacre_object::{Check, Guard, Transaction, WriteOp};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -23,10 +23,19 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// The rounds of one history.
 const ROUNDS: usize = 6;
 
-fn open(store: &SlowStore) -> Arc<Rank> {
+/// The settings of a history.
+#[derive(Clone, Copy, Default)]
+struct Setting {
+    /// True if directories are split at two entries, and everything is counted in a quota.
+    is_large: bool,
+    sabotage: Option<Sabotage>,
+}
+
+fn open(store: &SlowStore, setting: Setting) -> Arc<Rank> {
     let time = AtomicI64::new(1);
     let clock = Arc::new(move || time.fetch_add(1, Ordering::Relaxed));
-    let options = RankOptions { create: true, clock: Some(clock), ..RankOptions::default() };
+    let split_entries = setting.is_large.then_some(1);
+    let options = RankOptions { create: true, clock: Some(clock), split_entries, ..RankOptions::default() };
     Arc::new(at_once(store, Rank::open(Arc::new(store.clone()), options)).unwrap())
 }
 
@@ -235,15 +244,24 @@ pub struct Counts {
     late: u64,
     steps: u64,
     renames_across: u64,
+    fragments: u64,
 }
 
-fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result<(), String> {
+fn history(seed: u64, counts: &mut Counts, setting: Setting) -> Result<(), String> {
     let mut random = StdRng::seed_from_u64(seed);
     let store = SlowStore::default();
+    let open = |store: &SlowStore| open(store, setting);
     let mut ranks = vec![open(&store), open(&store)];
-    if let Some(sabotage) = sabotage {
+    if setting.is_large {
+        let limits = Limits { bytes: Some(1 << 20), entries: Some(1000) };
+        at_once(&store, ranks[0].set_quota(&Credentials::root(), Ino::ROOT, limits))
+            .map_err(|error| error.to_string())?;
+    }
+    if let Some(sabotage) = setting.sabotage {
         store.sabotage(sabotage);
     }
+    // A call that splits a directory has more steps to go away at.
+    let crash_max = if setting.is_large { 60 } else { 20 };
     // A tree to begin with, so that most calls find something.
     let mut count = 0;
     for _ in 0..10 {
@@ -271,7 +289,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         // The step at which a rank goes away, if one does.
         let crash = random
             .random_bool(0.7)
-            .then(|| (random.random_range(0..20), random.random_range(0..ranks.len())));
+            .then(|| (random.random_range(0..crash_max), random.random_range(0..ranks.len())));
         let mut log = String::new();
         let mut idle = 0;
         for step in 0.. {
@@ -400,22 +418,29 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
             ));
         }
     }
+    counts.fragments +=
+        store.objects().iter().filter(|object| object.starts_with("nacre/fs/e/")).count() as u64;
     Ok(())
 }
 
-#[test]
-fn nothing_is_lost_or_doubled_whatever_goes_away_in_the_middle() {
+/// Runs histories. Returns their number and what happened, or nothing if it was only one, of a seed that was given.
+fn run_histories(number: u64, setting: Setting) -> Option<(u64, Counts)> {
     let seed = std::env::var("NACRE_SEED").ok().map(|seed| seed.parse().expect("NACRE_SEED is a number"));
-    let histories = std::env::var("NACRE_META_HISTORIES").map_or(600, |number| number.parse().unwrap());
+    let histories = std::env::var("NACRE_META_HISTORIES").map_or(number, |number| number.parse().unwrap());
     let seeds = seed.map_or(0..histories, |seed| seed..seed + 1);
     let mut counts = Counts::default();
     for seed in seeds.clone() {
-        if let Err(text) = history(seed, &mut counts, None) {
+        if let Err(text) = history(seed, &mut counts, setting) {
             panic!("{text}\nNACRE_SEED={seed} runs it again");
         }
     }
     println!("{} histories: {counts:?}", seeds.end - seeds.start);
-    if seed.is_none() {
+    seed.is_none().then_some((histories, counts))
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_whatever_goes_away_in_the_middle() {
+    if let Some((histories, counts)) = run_histories(600, Setting::default()) {
         assert!(
             counts.crashes > histories / 2 && counts.late > histories / 8 && counts.lost > histories / 10
         );
@@ -423,9 +448,21 @@ fn nothing_is_lost_or_doubled_whatever_goes_away_in_the_middle() {
     }
 }
 
+#[test]
+fn nothing_is_lost_or_doubled_while_directories_are_split_and_quotas_are_counted() {
+    if let Some((histories, counts)) = run_histories(400, Setting { is_large: true, ..Setting::default() }) {
+        assert!(counts.crashes > histories / 4 && counts.late > histories / 8, "{counts:?}");
+        assert!(counts.fragments > histories, "{counts:?}");
+    }
+}
+
 /// Returns whether a fault in the protocol is noticed in a few hundred histories.
 fn is_noticed(sabotage: Sabotage) -> bool {
-    let run = |seed| history(seed, &mut Counts::default(), Some(sabotage));
+    is_noticed_in(Setting { sabotage: Some(sabotage), ..Setting::default() })
+}
+
+fn is_noticed_in(setting: Setting) -> bool {
+    let run = |seed| history(seed, &mut Counts::default(), setting);
     let failure = (0..2_000).find_map(|seed| run(seed).err());
     println!("{}", failure.as_deref().unwrap_or("nothing").lines().next().unwrap_or_default());
     failure.is_some()
@@ -467,5 +504,32 @@ fn a_step_of_intents_that_is_left_out_is_noticed() {
         transaction.writes.retain(
             |write| !matches!(write, WriteOp::SetKey { key, .. } if key.as_bytes().starts_with(b"g")),
         );
+    }));
+}
+
+/// Returns whether a transaction is a step of an intent in which an object is claimed, and stays so.
+fn is_within_claim(transaction: &Transaction) -> bool {
+    let is_claim =
+        |guard: &Guard| matches!(guard, Guard::Key { key, check: Check::Equal(_) } if key.as_bytes() == b"c");
+    let ends = |write: &WriteOp| matches!(write, WriteOp::RemoveKey { key } if key.as_bytes() == b"c");
+    transaction.guards.iter().any(is_claim) && !transaction.writes.iter().any(ends)
+}
+
+#[test]
+fn a_step_of_a_split_that_is_left_out_is_noticed() {
+    fn notice(sabotage: Sabotage) -> bool {
+        is_noticed_in(Setting { is_large: true, sabotage: Some(sabotage) })
+    }
+    // Entries do not arrive where they are moved to.
+    assert!(notice(|_, transaction| {
+        if is_within_claim(transaction) {
+            transaction.writes.retain(|write| !matches!(write, WriteOp::SetKey { .. }));
+        }
+    }));
+    // Entries stay where they were too.
+    assert!(notice(|_, transaction| {
+        if is_within_claim(transaction) {
+            transaction.writes.retain(|write| !matches!(write, WriteOp::RemoveKey { .. }));
+        }
     }));
 }

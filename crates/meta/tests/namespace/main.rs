@@ -3,6 +3,8 @@
 mod calls;
 mod content;
 mod history;
+mod large;
 mod model;
+mod quota;
 mod recovery;
 mod scheduler;

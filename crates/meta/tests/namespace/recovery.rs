@@ -15,7 +15,7 @@ use nacre_object::{Answer, ErrorKind, Key, ObjectStore, Outcome, ReadOp, Transac
 use crate::calls::{file, make, open};
 use crate::scheduler::{SlowStore, at_once, poll};
 
-type Call<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
+pub type Call<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
 
 /// A store with the file `/a/x`, and a directory `/b` for it to be moved to.
 fn begin() -> (SlowStore, Arc<Rank>, Ino, Ino) {
@@ -51,7 +51,7 @@ fn places(store: &SlowStore, a: Ino, b: Ino) -> [bool; 2] {
 
 /// Lets the requests of a call take effect, one after the other, up to a number of them. Returns the result, if there is
 /// one.
-fn advance<T>(
+pub fn advance<T>(
     store: &SlowStore,
     caller: usize,
     call: &mut Call<T>,
@@ -526,7 +526,7 @@ fn a_copy_of_a_store_has_one_content_of_a_file_whenever_that_is_replaced() {
 }
 
 /// Returns a call that copies a store.
-fn copying(store: &SlowStore, copy: &Arc<MemoryStore>) -> Call<Copied> {
+pub fn copying(store: &SlowStore, copy: &Arc<MemoryStore>) -> Call<Copied> {
     let (source, destination) = (store.clone(), copy.clone());
     Box::pin(async move { Ok(copy_objects(&source, &*destination, |_, _| {}).await?) })
 }

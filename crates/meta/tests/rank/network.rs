@@ -295,7 +295,7 @@ fn hand_over_without_a_gap() -> bool {
     let log = session.sequencer(&id());
     wait(log.create(Policy::RoundTrip)).unwrap();
     let taken: Vec<u64> = (0..10).map(|_| wait(log.next()).unwrap()).collect();
-    until("the authority is handed over", || wait(session.hand_over()).is_ok());
+    until("the authority is handed over", || wait(session.hand_over(0)).is_ok());
     let epochs = || [&first, &second].map(|daemon| daemon.handle().totals().epoch);
     until("it has moved", || epochs().iter().any(|epoch| *epoch > 1));
     let next = wait(log.next()).unwrap();

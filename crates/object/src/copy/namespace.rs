@@ -6,8 +6,8 @@
 //! pass began: the copy is the namespace of that moment. (An object that is made and removed between two looks at it is
 //! missed, but not the directory that has named it: that has changed too.)
 //!
-//! Writing into a file, and calling a method of an inode, change nothing that other objects have to do with. What is newer
-//! by no more than that is copied, and is no reason for another pass.
+//! Writing into a file, and calling a method of an inode, change nothing that other objects have to do with; and the check counts
+//! what quotas limit. What is newer by no more than that is copied, and is no reason for another pass.
 
 use std::collections::BTreeSet;
 
@@ -21,10 +21,13 @@ use crate::*;
 pub(super) const NAMESPACE: &str = "nacre/fs/";
 /// The prefix of the ids of the objects that hold the states of inodes with methods.
 const STATES: &str = "nacre/fs/s/";
+/// The prefix of the ids of the objects with limits and usage of quotas.
+const QUOTAS: &str = "nacre/fs/q/";
 /// The object of the namespace itself.
 const TREE: &str = "nacre/fs/tree";
-/// The beginnings of the ids of a namespace's metadata: inodes, logs of ranks, states, and the object of the namespace.
-const METADATA: [&str; 4] = [INODES, "nacre/fs/r/", STATES, "nacre/fs/t"];
+/// The beginnings of the ids of a namespace's metadata: inodes, further parts of directories, quotas, logs of ranks, states, and the
+/// object of the namespace.
+const METADATA: [&str; 6] = [INODES, "nacre/fs/e/", QUOTAS, "nacre/fs/r/", STATES, "nacre/fs/t"];
 /// The maximum number of passes.
 const PASSES_MAX: usize = 10;
 
@@ -142,8 +145,8 @@ struct Ties {
 /// Returns the version of an object, and its ties if there are changes of the object that others have nothing to do with.
 async fn ties(store: &dyn ObjectStore, object: &ObjectId) -> Result<(u64, Option<Ties>), StoreError> {
     let mut transaction = Transaction::new();
-    let is_state = object.as_bytes().starts_with(STATES.as_bytes());
-    if !is_state {
+    let is_alone = [STATES, QUOTAS].iter().any(|prefix| object.as_bytes().starts_with(prefix.as_bytes()));
+    if !is_alone {
         for key in ["a", "c", "m"] {
             transaction = transaction.read(ReadOp::Key { key: Key::new(key)? });
         }
@@ -151,7 +154,7 @@ async fn ties(store: &dyn ObjectStore, object: &ObjectId) -> Result<(u64, Option
     let Outcome::Done(done) = store.apply(object, transaction).await? else {
         return Err(StoreError::new(ErrorKind::Io, "the store refused a read that had no condition"));
     };
-    if is_state {
+    if is_alone {
         return Ok((done.version, done.existed.then(Ties::default)));
     }
     let mut values = done.answers.into_iter().map(|answer| match answer {

@@ -11,7 +11,7 @@ use nacre::fs::{Attributes, Error, InodeKind, Put};
 use nacre_quantity::Escaped;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::{Path, Tree, failure, masked};
+use super::{Path, Tree, failure, masked, recursive};
 use crate::command::transfer::{self, Replacement, destination, within_reason};
 use crate::failure::Failure;
 use crate::interrupt::Interruption;
@@ -28,7 +28,7 @@ pub struct CatArgs {
     paths: Vec<OsString>,
 }
 
-/// Fetch a file
+/// Fetch a file, or a directory with everything below it
 ///
 /// An existing local file is replaced once everything is fetched; the new one has its permissions, and its owner where
 /// that is allowed. A symbolic link is followed and stays; one that leads nowhere is refused.
@@ -39,9 +39,13 @@ pub struct GetArgs {
     /// The local file, or a folder; - is standard output
     #[arg(default_value = "-")]
     file: PathBuf,
+    /// Fetch a directory with everything below it, with permissions, times of modification and symbolic links. Files with several names
+    /// are fetched several times
+    #[arg(long, short)]
+    recursive: bool,
 }
 
-/// Store a local file, or standard input
+/// Store a local file, standard input, or a folder with everything in it
 ///
 /// Concurrent readers get the old content or the new one, and a put that is interrupted or fails leaves the old one. A new
 /// file is there once its content is complete. A server that is being restarted is waited for, 10 seconds or the
@@ -52,6 +56,10 @@ pub struct PutArgs {
     file: PathBuf,
     /// The file in the namespace, or a directory
     path: OsString,
+    /// Store a folder with everything in it, with permissions, times of modification and symbolic links. Files with several names are
+    /// stored several times
+    #[arg(long, short)]
+    recursive: bool,
 }
 
 /// Runs `nacre fs cat`.
@@ -66,6 +74,12 @@ pub async fn cat(tree: &Tree, args: CatArgs) -> Result<(), Failure> {
 /// Runs `nacre fs get`.
 pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     let path = Path(args.path);
+    if args.recursive {
+        if args.file.as_os_str() == "-" {
+            return Err(Failure::Usage("name the folder that the directory is fetched to".to_owned()));
+        }
+        return recursive::get(tree, path, args.file).await;
+    }
     let found = tree.find(&path, true, "read").await?;
     if args.file.as_os_str() == "-" {
         return copy(tree, &path, &found, tokio::io::stdout(), Failure::from).await;
@@ -93,12 +107,12 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     replacement.complete()
 }
 
-fn interrupted(attempted: impl std::fmt::Display) -> Failure {
+pub(super) fn interrupted(attempted: impl std::fmt::Display) -> Failure {
     Failure::Failed(format!("{attempted}: the command was interrupted"))
 }
 
 /// Writes a file's content to somewhere else. `unwritten` makes the failure to do so.
-async fn copy(
+pub(super) async fn copy(
     tree: &Tree,
     path: &Path,
     found: &Attributes,
@@ -138,6 +152,12 @@ pub async fn put(tree: &Tree, servers: Option<&Store>, args: PutArgs) -> Result<
     let is_stream = args.file.as_os_str() == "-";
     let shown = Escaped::of(&args.file).to_string();
     let mut path = Path(args.path);
+    if args.recursive {
+        return match is_stream {
+            true => Err(Failure::Usage("standard input is no folder".to_owned())),
+            false => recursive::put(tree, args.file, path).await,
+        };
+    }
     let existing = match tree.rank.resolve(&tree.user, path.bytes(), true).await {
         Ok(found) if found.kind == InodeKind::Directory => {
             let name = args.file.file_name().filter(|_| !is_stream).ok_or_else(|| {
@@ -231,7 +251,7 @@ async fn begin<'a>(
 }
 
 /// Puts all bytes of a source.
-async fn fill(
+pub(super) async fn fill(
     put: &mut Put<'_>,
     mut source: Box<dyn AsyncRead + Unpin>,
     shown: &str,
@@ -248,7 +268,7 @@ async fn fill(
 }
 
 /// Returns the failure of a put of which parts may be left in the store, which nobody sees.
-fn with_remains(failure: Failure) -> Failure {
+pub(super) fn with_remains(failure: Failure) -> Failure {
     match failure {
         Failure::Failed(text) => Failure::Failed(format!(
             "{text}; parts that it has stored may take space until \"nacre fs check --mend\" removes them"
