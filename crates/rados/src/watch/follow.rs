@@ -42,6 +42,9 @@ const SIGNALS_MAX: usize = 64;
 const LINKS_KEPT_MAX: usize = 4096;
 /// The number of notifications that are remembered, because RADOS may repeat them.
 const REMEMBERED_MAX: usize = 64;
+/// The number of repetitions of one notification that may wait for its answer. RADOS repeats one now and then; others could do it
+/// without an end.
+const REPETITIONS_MAX: usize = 64;
 /// The number of times that a mark is tried to be set on an object that others write meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
 
@@ -395,7 +398,8 @@ impl Follower {
             let Answering { awaited, answer } = &mut *state;
             match answer {
                 Some(answer) => acknowledger.acknowledge(id, answer),
-                None => awaited.push((acknowledger, id)),
+                None if awaited.len() < REPETITIONS_MAX => awaited.push((acknowledger, id)),
+                None => {}
             }
             return;
         }
