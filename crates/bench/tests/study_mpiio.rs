@@ -86,7 +86,7 @@ fn small_pieces_are_compared_with_what_they_have_to_be() {
     assert_eq!(series.len(), 2 * 2);
     for series in series {
         let measured = &series["repetitions"][0];
-        assert_eq!(measured["bytes"], 3 * 2 << 20, "{series}");
+        assert_eq!(measured["bytes"], (3 * 2) << 20, "{series}");
         assert_eq!((&measured["wrong_bytes"], &measured["wrong_read"]), (&0.into(), &0.into()), "{series}");
         assert!(measured["write_s"].as_f64().unwrap() > 0.0, "{series}");
     }
