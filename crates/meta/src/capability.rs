@@ -10,10 +10,16 @@
 //! - A resource has at most one holder, and nothing is served while it has one.
 //! - A resource goes to somebody else only when its holder has given it back, or the holder's lease is over.
 //! - Whoever waits is answered once, unless its session ends or it gives up before.
+//! - A program decides no more about a resource for which somebody has waited for [`SWAY`] leases.
+
+mod program;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
+
+pub use program::{Decision, Party, ProgramName, Programs, SWAY, Undecided, View, WAITERS_MAX};
 
 /// The number of a session.
 pub type Session = u64;
@@ -25,8 +31,19 @@ pub type Ticket = u64;
 /// The most sessions of a rank.
 pub const SESSIONS_MAX: usize = 1 << 20;
 
+/// The most sessions whose use of a resource is remembered for a program.
+const PAST_MAX: usize = 1024;
+
 /// The session that held a resource before the rank began, and is not known yet.
 const UNKNOWN: Session = 0;
+
+/// The bits of a session's number that are shown to others: whoever knows all of them can speak for the session.
+const SHOWN_BITS: Session = (1 << 24) - 1;
+
+/// Returns a session as it is shown to others: at least 1.
+pub(crate) fn shown(session: Session) -> Session {
+    (session & SHOWN_BITS).max(1)
+}
 
 /// A policy: how long a holder may keep a resource that others wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +63,8 @@ pub enum Policy {
     },
     /// No caching: each operation is a round trip to the rank.
     RoundTrip,
+    /// A program in Lua decides when the holder is asked for it, and who is next.
+    Lua(ProgramName),
 }
 
 impl Policy {
@@ -56,7 +75,7 @@ impl Policy {
 }
 
 /// The words of policies, for messages.
-pub const POLICIES: &str = "best-effort, round-trip, hold=TIME, quota=COUNT or quota=COUNT/TIME";
+pub const POLICIES: &str = "best-effort, round-trip, hold=TIME, quota=COUNT, quota=COUNT/TIME or lua=NAME";
 /// The time for which a holder may use a quota unless it is said.
 const QUOTA_TIME: Duration = Duration::from_millis(100);
 
@@ -67,6 +86,7 @@ impl std::fmt::Display for Policy {
             Policy::Hold(time) => write!(f, "hold={}", Shown(*time)),
             Policy::Quota { operations, within } => write!(f, "quota={operations}/{}", Shown(*within)),
             Policy::RoundTrip => f.write_str("round-trip"),
+            Policy::Lua(name) => write!(f, "lua={name}"),
         }
     }
 }
@@ -86,7 +106,7 @@ impl std::fmt::Display for Shown {
 impl std::str::FromStr for Policy {
     type Err = String;
 
-    /// Parses a policy: `best-effort`, `round-trip`, `hold=TIME`, `quota=COUNT` or `quota=COUNT/TIME`.
+    /// Parses a policy: `best-effort`, `round-trip`, `hold=TIME`, `quota=COUNT`, `quota=COUNT/TIME` or `lua=NAME`.
     fn from_str(text: &str) -> Result<Policy, String> {
         match Policy::from_record(text)? {
             Policy::Quota { operations: 0, .. } => Err("a quota is of at least 1 position".to_owned()),
@@ -110,6 +130,7 @@ impl Policy {
             ("best-effort", "") => Ok(Policy::BestEffort),
             ("round-trip", "") => Ok(Policy::RoundTrip),
             ("hold", value) => Ok(Policy::Hold(time(value)?)),
+            ("lua", value) => Ok(Policy::Lua(value.parse()?)),
             ("quota", value) => {
                 let (count, within) = match value.split_once('/') {
                     Some((count, within)) => (count, time(within)?),
@@ -179,6 +200,8 @@ enum Revocation {
     No,
     /// A holder that was told its quota, and will be asked for the resource at this time.
     Quota(Duration),
+    /// A holder that was told nothing, and will be asked at this time, as a program has it.
+    Later(Duration),
     /// A holder that was asked at this time.
     Yes(Duration),
 }
@@ -199,6 +222,32 @@ enum Wanted {
     Serve(Option<Session>),
 }
 
+impl Wanted {
+    fn session(self) -> Option<Session> {
+        match self {
+            Wanted::Cache(session) => Some(session),
+            Wanted::Serve(session) => session,
+        }
+    }
+}
+
+/// A request in the line.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    wanted: Wanted,
+    since: Duration,
+}
+
+/// A session's use of a resource, as it is remembered for a program.
+#[derive(Clone, Copy, Debug, Default)]
+struct Past {
+    requests: u64,
+    grants: u64,
+    operations: u64,
+    /// The time of the latest of them.
+    latest: Duration,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Resource {
     policy: Policy,
@@ -206,12 +255,74 @@ struct Resource {
     /// True if nobody gets it any more: it is leaving the rank.
     frozen: bool,
     /// The waiters, in the order in which they came. With a policy that allows no caching, none of them waits to cache it.
-    line: BTreeMap<Ticket, Wanted>,
+    line: BTreeMap<Ticket, Waiter>,
+    /// The request that a program wants to be next.
+    chosen: Option<Ticket>,
+    /// Whoever has just given it back, for a program.
+    released: Option<Party>,
+    /// The use of it by sessions, if it has the policy of a program.
+    past: BTreeMap<Session, Past>,
+}
+
+impl Resource {
+    /// Returns the time from which on a program decides nothing more, unless nobody waits.
+    fn overdue(&self, lease: Duration) -> Option<Duration> {
+        self.line.first_key_value().map(|(_, first)| first.since + lease * SWAY)
+    }
+
+    /// Takes the next request out of the line.
+    fn pop(&mut self) -> Option<(Ticket, Waiter)> {
+        let chosen = self.chosen.take().and_then(|ticket| self.line.remove_entry(&ticket));
+        chosen.or_else(|| self.line.pop_first())
+    }
+
+    /// Returns what is remembered of a session that uses it now. Of too many, those that used it longest ago are forgotten.
+    fn past(&mut self, now: Duration, session: Session) -> &mut Past {
+        if self.past.len() >= PAST_MAX && !self.past.contains_key(&session) {
+            let oldest = self.past.iter().min_by_key(|(_, past)| past.latest).map(|(session, _)| *session);
+            if let Some(oldest) = oldest {
+                self.past.remove(&oldest);
+            }
+        }
+        let past = self.past.entry(session).or_default();
+        past.latest = now;
+        past
+    }
+
+    /// Returns a session as a program sees it.
+    fn party(&self, sessions: &BTreeMap<Session, Lease>, session: Option<Session>, time: Duration) -> Party {
+        let Some(session) = session else { return Party { time, ..Party::default() } };
+        let past = self.past.get(&session).copied().unwrap_or_default();
+        Party {
+            session: shown(session),
+            order: sessions.get(&session).map_or(0, |lease| lease.order),
+            time,
+            requests: past.requests,
+            grants: past.grants,
+            operations: past.operations,
+            is_round_trip: false,
+        }
+    }
+
+    /// Returns those who wait as a program sees them, with their tickets.
+    fn waiters(&self, now: Duration, sessions: &BTreeMap<Session, Lease>) -> (Vec<Ticket>, Vec<Party>) {
+        let first = self.line.iter().take(WAITERS_MAX);
+        first
+            .map(|(ticket, waiter)| {
+                let time = now.saturating_sub(waiter.since);
+                let party = self.party(sessions, waiter.wanted.session(), time);
+                let is_round_trip = matches!(waiter.wanted, Wanted::Serve(_));
+                (*ticket, Party { is_round_trip, ..party })
+            })
+            .unzip()
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Lease {
     until: Duration,
+    /// The place of the session among all that the rank has begun.
+    order: u64,
     /// True if it is not renewed any more, because the session did not give back what it was asked for.
     broken: bool,
 }
@@ -235,6 +346,10 @@ pub struct Counts {
     pub held_us: u64,
     /// The operations of holders, as they told them.
     pub operations: u64,
+    /// Decisions of programs.
+    pub decisions: u64,
+    /// Decisions that a program failed to make.
+    pub undecided: u64,
 }
 
 /// The resources of a rank, with the sessions of its clients.
@@ -248,9 +363,12 @@ pub struct Capabilities<R> {
     /// The resources that are held while others wait, or by a session that is not known.
     watched: BTreeSet<R>,
     grants: Grant,
+    /// The number of sessions that were begun.
+    begun: u64,
     /// A time before which nothing is due.
     quiet_until: Duration,
     counts: Counts,
+    programs: Option<Arc<dyn Programs>>,
 }
 
 /// The reason why a call about a grant has no effect.
@@ -267,8 +385,22 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             sessions: BTreeMap::new(),
             watched: BTreeSet::new(),
             grants: first,
+            begun: 0,
             quiet_until: Duration::ZERO,
             counts: Counts::default(),
+            programs: None,
+        }
+    }
+
+    /// Sets the programs that decide where the policy is one. Without them, that is best effort.
+    pub fn set_programs(&mut self, programs: Option<Arc<dyn Programs>>) {
+        self.programs = programs;
+    }
+
+    /// Has the program of a policy prepared, if it is one.
+    fn prepare(&self, policy: Policy) {
+        if let (Policy::Lua(name), Some(programs)) = (policy, &self.programs) {
+            programs.prepare(name);
         }
     }
 
@@ -296,7 +428,10 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         }
         let until = now + self.lease;
         self.quiet_until = self.quiet_until.min(until);
-        let lease = self.sessions.entry(session).or_insert(Lease { until, broken: false });
+        let lease = self.sessions.entry(session).or_insert_with(|| {
+            self.begun += 1;
+            Lease { until, order: self.begun, broken: false }
+        });
         if !lease.broken {
             lease.until = lease.until.max(until);
         }
@@ -323,7 +458,8 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             self.watched.insert(resource.clone());
             self.quiet_until = Duration::ZERO;
         }
-        self.resources.insert(resource, Resource { policy, hold, frozen: false, line: BTreeMap::new() });
+        self.prepare(policy);
+        self.resources.insert(resource, Resource { policy, hold, ..Resource::default() });
     }
 
     /// Removes a resource. Returns the tickets of those who waited.
@@ -351,11 +487,16 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
 
     /// Changes a resource's policy. It holds for the present holder too.
     pub fn set_policy(&mut self, now: Duration, resource: &R, policy: Policy, out: &mut Vec<Order<R>>) {
+        self.prepare(policy);
         let Some(found) = self.resources.get_mut(resource) else { return };
         found.policy = policy;
+        found.chosen = None;
+        if !matches!(policy, Policy::Lua(_)) {
+            found.past.clear();
+        }
         if !policy.caches() {
-            found.line.retain(|ticket, wanted| {
-                let cache = matches!(wanted, Wanted::Cache(_));
+            found.line.retain(|ticket, waiter| {
+                let cache = matches!(waiter.wanted, Wanted::Cache(_));
                 if cache {
                     out.push(Order::NotCached { ticket: *ticket });
                 }
@@ -363,7 +504,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             });
         }
         if let Some(hold) = &mut found.hold
-            && let Revocation::Quota(_) = hold.revocation
+            && let Revocation::Quota(_) | Revocation::Later(_) = hold.revocation
         {
             hold.revocation = Revocation::No;
         }
@@ -426,7 +567,19 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         if matches!(wanted, Wanted::Cache(_)) && !found.policy.caches() {
             return out.push(Order::NotCached { ticket });
         }
-        found.line.insert(ticket, wanted);
+        found.line.insert(ticket, Waiter { wanted, since: now });
+        if let Policy::Lua(_) = found.policy {
+            if let Some(session) = wanted.session() {
+                found.past(now, session).requests += 1;
+            }
+            // It is decided anew, unless the program would not see who has come.
+            if found.line.len() <= WAITERS_MAX
+                && let Some(hold) = &mut found.hold
+                && let Revocation::Later(_) = hold.revocation
+            {
+                hold.revocation = Revocation::No;
+            }
+        }
         self.go_on(now, resource, out);
     }
 
@@ -464,11 +617,17 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         operations: u64,
     ) -> Result<(), NotHeld> {
         self.check(resource, session, grant)?;
-        let hold =
-            self.resources.get_mut(resource).and_then(|resource| resource.hold.take()).ok_or(NotHeld)?;
+        let found = self.resources.get_mut(resource).ok_or(NotHeld)?;
+        let hold = found.hold.take().ok_or(NotHeld)?;
+        let held = now.saturating_sub(hold.since);
         self.counts.releases += 1;
-        self.counts.held_us += now.saturating_sub(hold.since).as_micros() as u64;
+        self.counts.held_us += held.as_micros() as u64;
         self.counts.operations += operations;
+        if let Policy::Lua(_) = found.policy {
+            let past = found.past(now, session);
+            past.operations = past.operations.saturating_add(operations);
+            found.released = Some(found.party(&self.sessions, Some(session), held));
+        }
         self.watched.remove(resource);
         Ok(())
     }
@@ -505,7 +664,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         let Some(found) = self.resources.get(resource) else { return };
         let Some(hold) = &found.hold else { return };
         let quota = match (hold.revocation, found.policy) {
-            (Revocation::No, _) => return,
+            (Revocation::No | Revocation::Later(_), _) => return,
             (Revocation::Quota(_), Policy::Quota { operations, .. }) => Some(operations),
             _ => None,
         };
@@ -536,12 +695,13 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
 
     /// Answers whoever may be answered now, and asks the holder for the resource if it is time.
     pub fn go_on(&mut self, now: Duration, resource: &R, out: &mut Vec<Order<R>>) {
+        self.choose(now, resource);
         let Some(found) = self.resources.get_mut(resource) else { return };
         while found.hold.is_none()
             && !found.frozen
-            && let Some((ticket, wanted)) = found.line.pop_first()
+            && let Some((ticket, waiter)) = found.pop()
         {
-            match wanted {
+            match waiter.wanted {
                 Wanted::Serve(_) => {
                     self.counts.served += 1;
                     out.push(Order::Serve { resource: resource.clone(), ticket });
@@ -550,6 +710,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     self.grants += 1;
                     self.counts.grants += 1;
                     let grant = self.grants;
+                    if let Policy::Lua(_) = found.policy {
+                        found.past(now, session).grants += 1;
+                    }
                     found.hold =
                         Some(Hold { session, grant, since: now, revocation: Revocation::No, until: now });
                     out.push(Order::Grant { resource: resource.clone(), session, ticket, grant });
@@ -557,6 +720,8 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                 Wanted::Cache(_) => out.push(Order::NotCached { ticket }),
             }
         }
+        self.decide(now, resource);
+        let Some(found) = self.resources.get_mut(resource) else { return };
         let wanted = found.frozen || !found.line.is_empty() || !found.policy.caches();
         let Some(hold) = found.hold.as_mut().filter(|hold| wanted || hold.session == UNKNOWN) else {
             self.watched.remove(resource);
@@ -578,7 +743,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         match (hold.revocation, found.policy) {
             (Revocation::Yes(_), _) => {}
             _ if found.frozen => ask(hold, None, Revocation::Yes(now)),
-            (Revocation::Quota(until), _) if now < until => {}
+            (Revocation::Quota(until) | Revocation::Later(until), _) if now < until => {}
             (Revocation::No, Policy::Quota { operations, within }) if now < hold.since + within => {
                 let until = hold.since + within;
                 ask(hold, Some(operations), Revocation::Quota(until));
@@ -587,6 +752,62 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                 self.quiet_until = Duration::ZERO
             }
             _ => ask(hold, None, Revocation::Yes(now)),
+        }
+    }
+
+    /// Has a program choose who gets a resource that was given back, where several wait.
+    fn choose(&mut self, now: Duration, resource: &R) {
+        let Some(found) = self.resources.get_mut(resource) else { return };
+        let released = found.released.take();
+        let Policy::Lua(name) = found.policy else { return };
+        if found.overdue(self.lease).is_some_and(|overdue| overdue <= now) {
+            found.chosen = None;
+            return;
+        }
+        let (Some(holder), Some(programs)) = (released, &self.programs) else { return };
+        if found.hold.is_some() || found.frozen || found.line.len() < 2 {
+            return;
+        }
+        let (tickets, waiters) = found.waiters(now, &self.sessions);
+        match programs.on_release(now, name, &View { lease: self.lease, holder, waiters: &waiters }) {
+            Ok(next) => {
+                self.counts.decisions += 1;
+                found.chosen = next.and_then(|next| tickets.get(next).copied()).or(found.chosen);
+            }
+            Err(Undecided) => {
+                self.counts.undecided += 1;
+                found.chosen = None;
+            }
+        }
+    }
+
+    /// Has a program decide when the holder of a resource is asked for it, if somebody waits and that is open.
+    fn decide(&mut self, now: Duration, resource: &R) {
+        let Some(found) = self.resources.get_mut(resource) else { return };
+        let (Policy::Lua(name), Some(programs)) = (found.policy, &self.programs) else { return };
+        let Some(overdue) = found.overdue(self.lease).filter(|overdue| now < *overdue) else { return };
+        let Some(hold) = &found.hold else { return };
+        if found.frozen || hold.session == UNKNOWN || hold.revocation != Revocation::No {
+            return;
+        }
+        let holder = found.party(&self.sessions, Some(hold.session), now.saturating_sub(hold.since));
+        let (tickets, waiters) = found.waiters(now, &self.sessions);
+        match programs.on_request(now, name, &View { lease: self.lease, holder, waiters: &waiters }) {
+            Ok(Decision { after, next }) => {
+                self.counts.decisions += 1;
+                found.chosen = next.and_then(|next| tickets.get(next).copied());
+                let until = now.saturating_add(after).min(overdue);
+                if until > now
+                    && let Some(hold) = &mut found.hold
+                {
+                    hold.revocation = Revocation::Later(until);
+                    self.quiet_until = Duration::ZERO;
+                }
+            }
+            Err(Undecided) => {
+                self.counts.undecided += 1;
+                found.chosen = None;
+            }
         }
     }
 
@@ -651,7 +872,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     continue;
                 }
                 (Revocation::Yes(requested), _) => requested + self.patience,
-                (Revocation::Quota(until), _) => until,
+                (Revocation::Quota(until) | Revocation::Later(until), _) => until,
                 (Revocation::No, Policy::Hold(time)) => hold.since + time,
                 (Revocation::No, _) => continue,
             });
@@ -668,14 +889,17 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     Wanted::Serve(of) => *of == Some(session),
                 };
                 resource.hold.as_ref().is_some_and(|hold| hold.session == session)
-                    || resource.line.values().any(waits)
+                    || resource.line.values().any(|waiter| waits(&waiter.wanted))
             });
             concerned.map(|(resource, _)| resource.clone()).collect()
         };
+        for found in self.resources.values_mut() {
+            found.past.remove(&session);
+        }
         for resource in concerned {
             let Some(found) = self.resources.get_mut(&resource) else { continue };
-            found.line.retain(|ticket, wanted| match wanted {
-                Wanted::Cache(of) if *of == session => {
+            found.line.retain(|ticket, waiter| match waiter.wanted {
+                Wanted::Cache(of) if of == session => {
                     out.push(Order::NotCached { ticket: *ticket });
                     false
                 }
