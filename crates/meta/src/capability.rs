@@ -12,6 +12,7 @@
 //! - Whoever waits is answered once, unless its session ends or it gives up before.
 //! - A program decides no more about a resource for which somebody has waited for [`SWAY`] leases.
 
+mod decide;
 mod program;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,7 +20,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use program::{Decision, Party, ProgramName, Programs, SWAY, Undecided, View, WAITERS_MAX};
+use self::decide::Past;
+pub use self::program::{Decision, Party, ProgramName, Programs, SWAY, Undecided, View, WAITERS_MAX};
 
 /// The number of a session.
 pub type Session = u64;
@@ -30,9 +32,6 @@ pub type Ticket = u64;
 
 /// The most sessions of a rank.
 pub const SESSIONS_MAX: usize = 1 << 20;
-
-/// The most sessions whose use of a resource is remembered for a program.
-const PAST_MAX: usize = 1024;
 
 /// The session that held a resource before the rank began, and is not known yet.
 const UNKNOWN: Session = 0;
@@ -222,30 +221,11 @@ enum Wanted {
     Serve(Option<Session>),
 }
 
-impl Wanted {
-    fn session(self) -> Option<Session> {
-        match self {
-            Wanted::Cache(session) => Some(session),
-            Wanted::Serve(session) => session,
-        }
-    }
-}
-
 /// A request in the line.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     wanted: Wanted,
     since: Duration,
-}
-
-/// A session's use of a resource, as it is remembered for a program.
-#[derive(Clone, Copy, Debug, Default)]
-struct Past {
-    requests: u64,
-    grants: u64,
-    operations: u64,
-    /// The time of the latest of them.
-    latest: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -262,60 +242,6 @@ struct Resource {
     released: Option<Party>,
     /// The use of it by sessions, if it has the policy of a program.
     past: BTreeMap<Session, Past>,
-}
-
-impl Resource {
-    /// Returns the time from which on a program decides nothing more, unless nobody waits.
-    fn overdue(&self, lease: Duration) -> Option<Duration> {
-        self.line.first_key_value().map(|(_, first)| first.since + lease * SWAY)
-    }
-
-    /// Takes the next request out of the line.
-    fn pop(&mut self) -> Option<(Ticket, Waiter)> {
-        let chosen = self.chosen.take().and_then(|ticket| self.line.remove_entry(&ticket));
-        chosen.or_else(|| self.line.pop_first())
-    }
-
-    /// Returns what is remembered of a session that uses it now. Of too many, those that used it longest ago are forgotten.
-    fn past(&mut self, now: Duration, session: Session) -> &mut Past {
-        if self.past.len() >= PAST_MAX && !self.past.contains_key(&session) {
-            let oldest = self.past.iter().min_by_key(|(_, past)| past.latest).map(|(session, _)| *session);
-            if let Some(oldest) = oldest {
-                self.past.remove(&oldest);
-            }
-        }
-        let past = self.past.entry(session).or_default();
-        past.latest = now;
-        past
-    }
-
-    /// Returns a session as a program sees it.
-    fn party(&self, sessions: &BTreeMap<Session, Lease>, session: Option<Session>, time: Duration) -> Party {
-        let Some(session) = session else { return Party { time, ..Party::default() } };
-        let past = self.past.get(&session).copied().unwrap_or_default();
-        Party {
-            session: shown(session),
-            order: sessions.get(&session).map_or(0, |lease| lease.order),
-            time,
-            requests: past.requests,
-            grants: past.grants,
-            operations: past.operations,
-            is_round_trip: false,
-        }
-    }
-
-    /// Returns those who wait as a program sees them, with their tickets.
-    fn waiters(&self, now: Duration, sessions: &BTreeMap<Session, Lease>) -> (Vec<Ticket>, Vec<Party>) {
-        let first = self.line.iter().take(WAITERS_MAX);
-        first
-            .map(|(ticket, waiter)| {
-                let time = now.saturating_sub(waiter.since);
-                let party = self.party(sessions, waiter.wanted.session(), time);
-                let is_round_trip = matches!(waiter.wanted, Wanted::Serve(_));
-                (*ticket, Party { is_round_trip, ..party })
-            })
-            .unzip()
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -389,18 +315,6 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             quiet_until: Duration::ZERO,
             counts: Counts::default(),
             programs: None,
-        }
-    }
-
-    /// Sets the programs that decide where the policy is one. Without them, that is best effort.
-    pub fn set_programs(&mut self, programs: Option<Arc<dyn Programs>>) {
-        self.programs = programs;
-    }
-
-    /// Has the program of a policy prepared, if it is one.
-    fn prepare(&self, policy: Policy) {
-        if let (Policy::Lua(name), Some(programs)) = (policy, &self.programs) {
-            programs.prepare(name);
         }
     }
 
@@ -752,62 +666,6 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                 self.quiet_until = Duration::ZERO
             }
             _ => ask(hold, None, Revocation::Yes(now)),
-        }
-    }
-
-    /// Has a program choose who gets a resource that was given back, where several wait.
-    fn choose(&mut self, now: Duration, resource: &R) {
-        let Some(found) = self.resources.get_mut(resource) else { return };
-        let released = found.released.take();
-        let Policy::Lua(name) = found.policy else { return };
-        if found.overdue(self.lease).is_some_and(|overdue| overdue <= now) {
-            found.chosen = None;
-            return;
-        }
-        let (Some(holder), Some(programs)) = (released, &self.programs) else { return };
-        if found.hold.is_some() || found.frozen || found.line.len() < 2 {
-            return;
-        }
-        let (tickets, waiters) = found.waiters(now, &self.sessions);
-        match programs.on_release(now, name, &View { lease: self.lease, holder, waiters: &waiters }) {
-            Ok(next) => {
-                self.counts.decisions += 1;
-                found.chosen = next.and_then(|next| tickets.get(next).copied()).or(found.chosen);
-            }
-            Err(Undecided) => {
-                self.counts.undecided += 1;
-                found.chosen = None;
-            }
-        }
-    }
-
-    /// Has a program decide when the holder of a resource is asked for it, if somebody waits and that is open.
-    fn decide(&mut self, now: Duration, resource: &R) {
-        let Some(found) = self.resources.get_mut(resource) else { return };
-        let (Policy::Lua(name), Some(programs)) = (found.policy, &self.programs) else { return };
-        let Some(overdue) = found.overdue(self.lease).filter(|overdue| now < *overdue) else { return };
-        let Some(hold) = &found.hold else { return };
-        if found.frozen || hold.session == UNKNOWN || hold.revocation != Revocation::No {
-            return;
-        }
-        let holder = found.party(&self.sessions, Some(hold.session), now.saturating_sub(hold.since));
-        let (tickets, waiters) = found.waiters(now, &self.sessions);
-        match programs.on_request(now, name, &View { lease: self.lease, holder, waiters: &waiters }) {
-            Ok(Decision { after, next }) => {
-                self.counts.decisions += 1;
-                found.chosen = next.and_then(|next| tickets.get(next).copied());
-                let until = now.saturating_add(after).min(overdue);
-                if until > now
-                    && let Some(hold) = &mut found.hold
-                {
-                    hold.revocation = Revocation::Later(until);
-                    self.quiet_until = Duration::ZERO;
-                }
-            }
-            Err(Undecided) => {
-                self.counts.undecided += 1;
-                found.chosen = None;
-            }
         }
     }
 
