@@ -189,7 +189,7 @@ fn fairness_goes_by_operations() {
     world.want(3);
     // The first session does twice as much at a time as the third, and that twice and a half as much as the second.
     for _ in 0..120 {
-        world.go_round(|session| [50, 10, 25][session as usize - 1]);
+        world.go_round(|session: Session| [50, 10, 25][session as usize - 1]);
     }
     let granted = [1, 2, 3].map(|session| world.granted(session));
     assert!(granted[0] < 30 && granted[1] > 50 && granted[2] > 30, "{granted:?}");
@@ -199,7 +199,7 @@ fn fairness_goes_by_operations() {
 #[test]
 fn busy_holders_are_left_alone_for_longer() {
     let mut world = World::new(BUSY, 2);
-    let operations = |session| if session == 1 { 20_000 } else { 0 };
+    let operations = |session: Session| -> u64 { if session == 1 { 20_000 } else { 0 } };
     world.want(1);
     world.want(2);
     assert!(!world.asked);
@@ -284,7 +284,7 @@ fn texts_that_are_no_policy_are_refused() {
         ("function on_request(state) return state.waiters[9].session end", "nil"),
         ("function on_release(state) return 3 end", "numbered 1 to 2"),
         ("while true do end", "does not end"),
-        (&long, "the limit is 49152"),
+        (long.as_str(), "the limit is 49152"),
     ] {
         let refused = compiled(text).unwrap_err();
         assert!(refused.contains(reason), "{text}: {refused}");

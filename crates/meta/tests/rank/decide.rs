@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nacre_meta::capability::{
-    Capabilities, Decision, Order, Policy, ProgramName, Programs, SWAY, Session, Undecided, View, WAITERS_MAX,
+    Capabilities, Decision, Grant, Order, Policy, ProgramName, Programs, SWAY, Session, Ticket, Undecided,
+    View, WAITERS_MAX,
 };
 use nacre_meta::wire;
 use rand::rngs::StdRng;
@@ -72,6 +73,40 @@ impl Programs for Always {
     }
 }
 
+/// What is known of a resource from the orders about it.
+struct Known {
+    seed: u64,
+    holder: Option<(Session, Grant)>,
+    asked: bool,
+    waiting: BTreeMap<Ticket, (Session, Duration)>,
+    grants: usize,
+}
+
+impl Known {
+    fn take(&mut self, out: &mut Vec<Order<u32>>) {
+        let seed = self.seed;
+        for order in out.drain(..) {
+            match order {
+                Order::Grant { session, ticket, grant, .. } => {
+                    assert_eq!(self.holder, None, "seed {seed}: two holders");
+                    assert!(self.waiting.remove(&ticket).is_some(), "seed {seed}: answered twice");
+                    (self.holder, self.asked) = (Some((session, grant)), false);
+                    self.grants += 1;
+                }
+                Order::Serve { ticket, .. } => {
+                    assert_eq!(self.holder, None, "seed {seed}: served while it is held");
+                    assert!(self.waiting.remove(&ticket).is_some(), "seed {seed}: answered twice");
+                }
+                Order::Revoke { session, grant, quota, .. } => {
+                    assert_eq!((self.holder, quota), (Some((session, grant)), None), "seed {seed}");
+                    self.asked = true;
+                }
+                order => panic!("seed {seed}: {order:?}"),
+            }
+        }
+    }
+}
+
 /// Runs a schedule from a seed. Returns the number of grants.
 fn schedule(seed: u64) -> usize {
     const SESSIONS: u64 = 5;
@@ -79,99 +114,48 @@ fn schedule(seed: u64) -> usize {
     let mut table = Capabilities::new(LEASE, 0);
     table.set_programs(Some(Arc::new(Chance(Mutex::new(StdRng::seed_from_u64(!seed))))));
     table.add(Duration::ZERO, LOG, policy(), None);
-    let (mut now, mut tickets, mut grants) = (Duration::ZERO, 0, 0);
-    let mut holder: Option<(Session, u64)> = None;
-    // The steps since the holder was asked.
-    let mut asked: Option<u32> = None;
-    let mut waiting: BTreeMap<u64, (Session, Duration)> = BTreeMap::new();
+    let mut known = Known { seed, holder: None, asked: false, waiting: BTreeMap::new(), grants: 0 };
+    let (mut now, mut tickets, mut out) = (Duration::ZERO, 0, Vec::new());
     for _ in 0..2000 {
         now += ms(rng.random_range(0..20));
-        let mut out = Vec::new();
         for session in 1..=SESSIONS {
             assert!(table.renew(now, session));
         }
         table.tick(now, &mut out);
+        known.take(&mut out);
+        // A holder that was asked gives it back, any other now and then.
+        let gives_back = known.asked || rng.random_range(0..50) == 0;
+        if gives_back && let Some((session, grant)) = known.holder.take() {
+            table.release(now, &LOG, session, grant, rng.random_range(0..100)).unwrap();
+            table.go_on(now, &LOG, &mut out);
+            known.take(&mut out);
+        }
         let session = rng.random_range(1..=SESSIONS);
-        let is_idle = holder.is_none_or(|(holder, _)| holder != session)
-            && waiting.values().all(|(waiter, _)| *waiter != session);
+        let is_idle = known.holder.is_none_or(|(holder, _)| holder != session)
+            && known.waiting.values().all(|(waiter, _)| *waiter != session);
         match rng.random_range(0..40) {
-            0..10 if is_idle => {
+            action @ 0..20 if is_idle => {
                 tickets += 1;
-                waiting.insert(tickets, (session, now));
-                table.acquire(now, &LOG, session, tickets, &mut out);
-            }
-            10..15 if is_idle => {
-                tickets += 1;
-                waiting.insert(tickets, (session, now));
-                table.serve(now, &LOG, Some(session), tickets, &mut out);
-            }
-            15 => {
-                if let Some((ticket, _)) = waiting.pop_last() {
-                    // It may have been answered by the tick just now.
-                    if !table.give_up(now, &LOG, ticket, &mut out) {
-                        waiting.insert(ticket, (session, now));
-                    }
+                known.waiting.insert(tickets, (session, now));
+                match action {
+                    0..12 => table.acquire(now, &LOG, session, tickets, &mut out),
+                    _ => table.serve(now, &LOG, Some(session), tickets, &mut out),
                 }
             }
-            16 => table.set_policy(now, &LOG, Policy::BestEffort, &mut out),
-            17..30 => table.set_policy(now, &LOG, policy(), &mut out),
-            30 => table.remind(&LOG, &mut out),
+            20 => {
+                if let Some((ticket, _)) = known.waiting.pop_last() {
+                    assert!(table.give_up(now, &LOG, ticket, &mut out));
+                }
+            }
+            21 => table.set_policy(now, &LOG, Policy::BestEffort, &mut out),
+            22..35 => table.set_policy(now, &LOG, policy(), &mut out),
+            35 => table.remind(&LOG, &mut out),
             _ => {}
         }
-        let mut due = std::mem::take(&mut out);
-        while !due.is_empty() {
-            for order in std::mem::take(&mut due) {
-                match order {
-                    Order::Grant { session, ticket, grant, .. } => {
-                        assert_eq!(holder, None, "seed {seed}: two holders");
-                        waiting.remove(&ticket).expect("a request is answered once");
-                        (holder, asked) = (Some((session, grant)), None);
-                        grants += 1;
-                    }
-                    Order::Serve { ticket, .. } => {
-                        assert_eq!(holder, None, "seed {seed}: served while it is held");
-                        waiting.remove(&ticket).expect("a request is answered once");
-                    }
-                    Order::Revoke { session, grant, quota, .. } => {
-                        assert_eq!((holder, quota), (Some((session, grant)), None), "seed {seed}");
-                        asked = asked.or(Some(0));
-                    }
-                    order => panic!("seed {seed}: {order:?}"),
-                }
-            }
-            asked = asked.map(|steps| steps + 1);
-            if let Some((session, grant)) = holder
-                && (asked.is_some_and(|steps| steps >= 2) || rng.random_range(0..50) == 0)
-            {
-                (holder, asked) = (None, None);
-                table.release(now, &LOG, session, grant, rng.random_range(0..100)).unwrap();
-                table.go_on(now, &LOG, &mut due);
-            }
-        }
-        // A holder that was asked in an earlier step gives it back, also if nothing else happens in this one.
-        if let Some((session, grant)) = holder.filter(|_| asked.is_some()) {
-            (holder, asked) = (None, None);
-            table.release(now, &LOG, session, grant, 1).unwrap();
-            let mut due = Vec::new();
-            table.go_on(now, &LOG, &mut due);
-            for order in due {
-                match order {
-                    Order::Grant { session, ticket, grant, .. } => {
-                        waiting.remove(&ticket).expect("a request is answered once");
-                        (holder, grants) = (Some((session, grant)), grants + 1);
-                    }
-                    Order::Serve { ticket, .. } => {
-                        assert_eq!(holder, None, "seed {seed}: served while it is held");
-                        waiting.remove(&ticket).expect("a request is answered once");
-                    }
-                    Order::Revoke { .. } => asked = Some(0),
-                    order => panic!("seed {seed}: {order:?}"),
-                }
-            }
-        }
-        // Each of those before it in the line has it for some steps, once it has waited for so long.
+        known.take(&mut out);
+        // Each of those before it in the line has it for a few steps, once it has waited for so long.
         let bound = LEASE * SWAY + ms(20) * 3 * SESSIONS as u32;
-        for (session, since) in waiting.values() {
+        for (session, since) in known.waiting.values() {
             assert!(
                 now - *since <= bound,
                 "seed {seed}: {session} has waited since {since:?}, it is {now:?}"
@@ -180,7 +164,7 @@ fn schedule(seed: u64) -> usize {
     }
     let counts = table.counts();
     assert!(counts.decisions > 0 && counts.undecided > 0, "seed {seed}: {counts:?}");
-    grants
+    known.grants
 }
 
 #[test]
@@ -234,17 +218,15 @@ fn the_name_of_a_program_is_short_and_has_one_spelling() {
         let (code, first, second) = wire::policy_numbers(policy);
         assert_eq!((code, wire::policy_of(code, first, second)), (5, Some(policy)));
     }
-    let name = |bytes: &[u8; 16]| {
-        let half = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-        wire::policy_of(5, half(0), half(8))
+    let named = |text: &[u8]| {
+        let mut bytes = [0; 16];
+        bytes[..text.len()].copy_from_slice(text);
+        let name = u128::from_le_bytes(bytes);
+        wire::policy_of(5, name as u64, (name >> 64) as u64)
     };
-    assert_eq!(name(b"any\0\0\0\0\0\0\0\0\0\0\0\0\0"), Some(policy()));
-    for bytes in [
-        b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
-        b"any\0\0\0\0\0x\0\0\0\0\0\0\0",
-        b"any\n\0\0\0\0\0\0\0\0\0\0\0\0",
-    ] {
-        assert_eq!(name(bytes), None);
+    assert_eq!(named(b"any"), Some(policy()));
+    for text in [&b""[..], b"any\0x", b"any\n", b"\0any", b"an\xe4"] {
+        assert_eq!(named(text), None);
     }
     for text in ["lua", "lua=", "lua=0123456789abcdefg", "lua=a b", "lua=.a", "lua=\u{e4}"] {
         assert!(text.parse::<Policy>().is_err(), "{text}");
