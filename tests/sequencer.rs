@@ -24,6 +24,12 @@ fn positions_policies_and_names() {
     assert_eq!(run(&["policy", "log"]).text(), "best-effort");
     assert_eq!(run(&["policy", "log", "quota=1000/50ms"]).text(), "");
     assert_eq!(run(&["policy", "log"]).text(), "quota=1000/50ms");
+    // The script need not be there yet. The name of one is short.
+    assert_eq!(run(&["policy", "log", "lua=mine"]).text(), "");
+    assert_eq!(run(&["policy", "log"]).text(), "lua=mine");
+    let script = "mine=function on_request(state) return 5000 end";
+    server.run(["map", "set", "policies", script]).ok();
+    assert_eq!(run(&["policy", "log", "lua=0123456789abcdefg"]).code, 2);
     let listed = run(&["ls", "--json"]).json();
     assert_eq!(
         (&listed[0]["name"], &listed[0]["tail"], &listed[0]["held"]),

@@ -20,6 +20,7 @@ Policies, which say how long a program that caches the sequencer keeps it when o
   hold=10ms        keep it for at least 10 ms
   quota=1000/50ms  hand out up to 1000 positions, within 50 ms (default: 100 ms)
   round-trip       never cache it: each request goes to the metadata rank
+  lua=NAME         as the script NAME of the map \"policies\" decides
 
 Positions begin at 0, and none is handed out twice. After a crash, some may be skipped.
 
