@@ -366,6 +366,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("nacre sequencer policy ids round-trip", "stop all caching of it"),
             ("nacre sequencer policy ids lua=priority", "let a script decide who caches it"),
+            ("nacre sequencer policy /jobs/ hold=10ms", "change all that are below a directory"),
         ],
     ),
     ("sequencer ls", &[("nacre sequencer ls", "list all sequencers")]),

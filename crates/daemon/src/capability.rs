@@ -23,8 +23,8 @@ use self::script::{BOUNDS, Script};
 
 /// The map with the scripts.
 const MAP: &str = "policies";
-/// The most scripts that are in use at a rank.
-const SCRIPTS_MAX: usize = 1024;
+/// The most scripts that are known: each has a machine of its own.
+const SCRIPTS_MAX: usize = 64;
 /// The pause after a failure of the map that waiting does not heal by itself.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -112,14 +112,15 @@ impl Scripts {
     async fn follow(&self, map: &ClusterMap) {
         self.0.more.notified().await;
         let mut follower = map.follow(FollowOptions::default());
-        let mut begun = false;
+        let (mut begun, mut failed) = (false, false);
         loop {
             tokio::select! {
                 step = follower.next() => match step {
-                    Ok(_) => begun = true,
+                    Ok(_) => (begun, failed) = (true, false),
+                    Err(_) if failed => tokio::time::sleep(PAUSE).await,
                     Err(error) => {
+                        failed = true;
                         tracing::warn!("the map \"{MAP}\", which has the capability policies, cannot be followed: {error}");
-                        tokio::time::sleep(PAUSE).await;
                     }
                 },
                 () = self.0.more.notified() => {}
@@ -156,10 +157,19 @@ impl Scripts {
         }
     }
 
+    /// Returns a script. One that is not known yet is looked for.
     fn script(&self, name: ProgramName) -> Result<Arc<Script>, Undecided> {
-        let known = self.lock();
-        let loaded = known.get(&name).and_then(Option::as_ref);
-        loaded.and_then(|loaded| loaded.script.clone()).ok_or(Undecided)
+        let mut known = self.lock();
+        if let Some(loaded) = known.get(&name) {
+            return loaded.as_ref().and_then(|loaded| loaded.script.clone()).ok_or(Undecided);
+        }
+        if known.len() >= SCRIPTS_MAX {
+            // Those that are still in use come back with their next decisions.
+            known.clear();
+        }
+        known.insert(name, None);
+        self.0.more.notify_one();
+        Err(Undecided)
     }
 }
 
@@ -176,11 +186,8 @@ fn compile(name: ProgramName, version: u64, text: &Bytes) -> Result<Script, Stri
 
 impl Programs for Scripts {
     fn prepare(&self, name: ProgramName) {
-        let mut known = self.lock();
-        if known.len() < SCRIPTS_MAX && !known.contains_key(&name) {
-            known.insert(name, None);
-            self.0.more.notify_one();
-        }
+        // It may not be there yet, and is asked for again when there is something to decide.
+        let _ = self.script(name);
     }
 
     fn on_request(&self, now: Duration, name: ProgramName, view: &View<'_>) -> Result<Decision, Undecided> {
