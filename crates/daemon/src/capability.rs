@@ -163,9 +163,11 @@ impl Scripts {
         if let Some(loaded) = known.get(&name) {
             return loaded.as_ref().and_then(|loaded| loaded.script.clone()).ok_or(Undecided);
         }
-        if known.len() >= SCRIPTS_MAX {
-            // Those that are still in use come back with their next decisions.
-            known.clear();
+        if known.len() >= SCRIPTS_MAX
+            && let Some(other) = known.keys().next().copied()
+        {
+            // If it is still in use, it comes back with its next decision.
+            known.remove(&other);
         }
         known.insert(name, None);
         self.0.more.notify_one();

@@ -609,8 +609,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
 
     /// Answers whoever may be answered now, and asks the holder for the resource if it is time.
     pub fn go_on(&mut self, now: Duration, resource: &R, out: &mut Vec<Order<R>>) {
-        self.choose(now, resource);
         let Some(found) = self.resources.get_mut(resource) else { return };
+        let programs = self.programs.as_deref();
+        found.choose(now, self.lease, &self.sessions, programs, &mut self.counts);
         while found.hold.is_none()
             && !found.frozen
             && let Some((ticket, waiter)) = found.pop()
@@ -634,8 +635,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                 Wanted::Cache(_) => out.push(Order::NotCached { ticket }),
             }
         }
-        self.decide(now, resource);
-        let Some(found) = self.resources.get_mut(resource) else { return };
+        if found.decide(now, self.lease, &self.sessions, programs, &mut self.counts) {
+            self.quiet_until = Duration::ZERO;
+        }
         let wanted = found.frozen || !found.line.is_empty() || !found.policy.caches();
         let Some(hold) = found.hold.as_mut().filter(|hold| wanted || hold.session == UNKNOWN) else {
             self.watched.remove(resource);

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::program::{Decision, Party, Programs, SWAY, Undecided, View, WAITERS_MAX};
 use super::{
-    Capabilities, Lease, Policy, Resource, Revocation, Session, Ticket, UNKNOWN, Waiter, Wanted, shown,
+    Capabilities, Counts, Lease, Policy, Resource, Revocation, Session, Ticket, UNKNOWN, Waiter, Wanted,
+    shown,
 };
 
 /// The most sessions whose use of a resource is remembered for a program.
@@ -89,6 +90,70 @@ impl Resource {
             })
             .unzip()
     }
+
+    /// Has a program choose who gets the resource when it was given back and several wait.
+    pub(super) fn choose(
+        &mut self,
+        now: Duration,
+        lease: Duration,
+        sessions: &BTreeMap<Session, Lease>,
+        programs: Option<&dyn Programs>,
+        counts: &mut Counts,
+    ) {
+        let Policy::Lua(name) = self.policy else { return };
+        let released = self.released.take();
+        if self.overdue(lease).is_some_and(|overdue| overdue <= now) {
+            self.chosen = None;
+            return;
+        }
+        let (Some(holder), Some(programs)) = (released, programs) else { return };
+        if self.hold.is_some() || self.frozen || self.line.len() < 2 {
+            return;
+        }
+        let (tickets, waiters) = self.waiters(now, sessions);
+        match programs.on_release(now, name, &View { lease, holder, waiters: &waiters }) {
+            Ok(next) => {
+                counts.decisions += 1;
+                self.chosen = next.and_then(|next| tickets.get(next).copied()).or(self.chosen);
+            }
+            Err(Undecided) => {
+                counts.undecided += 1;
+                self.chosen = None;
+            }
+        }
+    }
+
+    /// Has a program decide when the holder is asked for the resource, if somebody waits for it and that is open. Returns
+    /// whether it is asked later.
+    pub(super) fn decide(
+        &mut self,
+        now: Duration,
+        lease: Duration,
+        sessions: &BTreeMap<Session, Lease>,
+        programs: Option<&dyn Programs>,
+        counts: &mut Counts,
+    ) -> bool {
+        let (Policy::Lua(name), Some(programs)) = (self.policy, programs) else { return false };
+        let Some(overdue) = self.overdue(lease).filter(|overdue| now < *overdue) else { return false };
+        let Some(hold) = &self.hold else { return false };
+        if self.frozen || hold.session == UNKNOWN || hold.revocation != Revocation::No {
+            return false;
+        }
+        let holder = self.party(sessions, Some(hold.session), now.saturating_sub(hold.since));
+        let (tickets, waiters) = self.waiters(now, sessions);
+        let decided = programs.on_request(now, name, &View { lease, holder, waiters: &waiters });
+        let Ok(Decision { after, next }) = decided else {
+            counts.undecided += 1;
+            self.chosen = None;
+            return false;
+        };
+        counts.decisions += 1;
+        self.chosen = next.and_then(|next| tickets.get(next).copied());
+        let until = now.saturating_add(after).min(overdue);
+        let Some(hold) = self.hold.as_mut().filter(|_| until > now) else { return false };
+        hold.revocation = Revocation::Later(until);
+        true
+    }
 }
 
 impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
@@ -101,62 +166,6 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
     pub(super) fn prepare(&self, policy: Policy) {
         if let (Policy::Lua(name), Some(programs)) = (policy, &self.programs) {
             programs.prepare(name);
-        }
-    }
-
-    /// Has a program choose who gets a resource that was given back, where several wait.
-    pub(super) fn choose(&mut self, now: Duration, resource: &R) {
-        let Some(found) = self.resources.get_mut(resource) else { return };
-        let released = found.released.take();
-        let Policy::Lua(name) = found.policy else { return };
-        if found.overdue(self.lease).is_some_and(|overdue| overdue <= now) {
-            found.chosen = None;
-            return;
-        }
-        let (Some(holder), Some(programs)) = (released, &self.programs) else { return };
-        if found.hold.is_some() || found.frozen || found.line.len() < 2 {
-            return;
-        }
-        let (tickets, waiters) = found.waiters(now, &self.sessions);
-        match programs.on_release(now, name, &View { lease: self.lease, holder, waiters: &waiters }) {
-            Ok(next) => {
-                self.counts.decisions += 1;
-                found.chosen = next.and_then(|next| tickets.get(next).copied()).or(found.chosen);
-            }
-            Err(Undecided) => {
-                self.counts.undecided += 1;
-                found.chosen = None;
-            }
-        }
-    }
-
-    /// Has a program decide when the holder of a resource is asked for it, if somebody waits and that is open.
-    pub(super) fn decide(&mut self, now: Duration, resource: &R) {
-        let Some(found) = self.resources.get_mut(resource) else { return };
-        let (Policy::Lua(name), Some(programs)) = (found.policy, &self.programs) else { return };
-        let Some(overdue) = found.overdue(self.lease).filter(|overdue| now < *overdue) else { return };
-        let Some(hold) = &found.hold else { return };
-        if found.frozen || hold.session == UNKNOWN || hold.revocation != Revocation::No {
-            return;
-        }
-        let holder = found.party(&self.sessions, Some(hold.session), now.saturating_sub(hold.since));
-        let (tickets, waiters) = found.waiters(now, &self.sessions);
-        match programs.on_request(now, name, &View { lease: self.lease, holder, waiters: &waiters }) {
-            Ok(Decision { after, next }) => {
-                self.counts.decisions += 1;
-                found.chosen = next.and_then(|next| tickets.get(next).copied());
-                let until = now.saturating_add(after).min(overdue);
-                if until > now
-                    && let Some(hold) = &mut found.hold
-                {
-                    hold.revocation = Revocation::Later(until);
-                    self.quiet_until = Duration::ZERO;
-                }
-            }
-            Err(Undecided) => {
-                self.counts.undecided += 1;
-                found.chosen = None;
-            }
         }
     }
 }

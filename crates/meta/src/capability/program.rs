@@ -41,7 +41,7 @@ impl ProgramName {
     pub(crate) fn from_numbers(first: u64, second: u64) -> Option<ProgramName> {
         let name = ProgramName((u128::from(second) << 64 | u128::from(first)).to_le_bytes());
         // There is one spelling of each name: nothing is behind its end.
-        name.as_str().parse().ok().filter(|same| *same == name)
+        name.as_str().parse::<ProgramName>().ok().filter(|same| *same == name)
     }
 }
 
