@@ -24,6 +24,12 @@ fn positions_policies_and_names() {
     assert_eq!(run(&["policy", "log"]).text(), "best-effort");
     assert_eq!(run(&["policy", "log", "quota=1000/50ms"]).text(), "");
     assert_eq!(run(&["policy", "log"]).text(), "quota=1000/50ms");
+    // The script need not be there yet. The name of one is short.
+    assert_eq!(run(&["policy", "log", "lua=mine"]).text(), "");
+    assert_eq!(run(&["policy", "log"]).text(), "lua=mine");
+    let script = "mine=function on_request(state) return 5000 end";
+    server.run(["map", "set", "policies", script]).ok();
+    assert_eq!(run(&["policy", "log", "lua=0123456789abcdefg"]).code, 2);
     let listed = run(&["ls", "--json"]).json();
     assert_eq!(
         (&listed[0]["name"], &listed[0]["tail"], &listed[0]["held"]),
@@ -47,6 +53,14 @@ fn positions_policies_and_names() {
         .collect();
     assert_eq!(named, [name, name, path]);
     assert!(run(&["ls", path]).text().contains("/d/a\\\\b"));
+    // With a slash at its end, a directory stands for what is below it, and for nothing else.
+    run(&["create", "/beside"]).ok();
+    assert_eq!(run(&["policy", "/d/", "lua=mine"]).text(), "");
+    assert_eq!(
+        (run(&["policy", path]).text(), run(&["policy", "/beside"]).text()),
+        ("lua=mine", "best-effort")
+    );
+    run(&["policy", "/none/", "hold=7ms"]).failed(1, &["cannot change the policies below /none"]);
     run(&["rm", name]).ok();
     // Positions go on above those of the sequencer that was removed.
     assert_eq!(run(&["rm", "log"]).text(), "");

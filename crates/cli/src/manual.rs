@@ -361,7 +361,14 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("sequencer create", &[("nacre sequencer create ids --policy hold=10ms", "create a sequencer")]),
     ("sequencer next", &[("nacre sequencer next ids -n 100", "take a hundred positions")]),
     ("sequencer read", &[("nacre sequencer read ids", "print the next position without taking it")]),
-    ("sequencer policy", &[("nacre sequencer policy ids round-trip", "stop all caching of it")]),
+    (
+        "sequencer policy",
+        &[
+            ("nacre sequencer policy ids round-trip", "stop all caching of it"),
+            ("nacre sequencer policy ids lua=priority", "let a script decide who caches it"),
+            ("nacre sequencer policy /jobs/ hold=10ms", "change all that are below a directory"),
+        ],
+    ),
     ("sequencer ls", &[("nacre sequencer ls", "list all sequencers")]),
     ("sequencer rm", &[("nacre sequencer rm ids", "remove a sequencer")]),
     ("rank ls", &[("nacre rank ls", "list the metadata ranks, their daemons and what they do")]),

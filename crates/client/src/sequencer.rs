@@ -38,6 +38,17 @@ pub use nacre_meta::capability::POLICIES;
 /// # Ok::<(), String>(())
 /// ```
 pub use nacre_meta::capability::Policy;
+/// The name of a script that decides who caches a sequencer: an entry of the map `policies`.
+///
+/// ```
+/// use nacre::sequencer::{Policy, ProgramName};
+///
+/// let name: ProgramName = "priority".parse()?;
+/// assert_eq!("lua=priority".parse::<Policy>()?, Policy::Lua(name));
+/// assert_eq!(name.as_str(), "priority");
+/// # Ok::<(), String>(())
+/// ```
+pub use nacre_meta::capability::ProgramName;
 export! {
     /// ```no_run
     /// # async fn example() -> Result<(), nacre::Error> {

@@ -22,6 +22,7 @@
 
 mod administration;
 mod balance;
+mod capability;
 mod class;
 mod cluster;
 mod counters;
@@ -63,6 +64,7 @@ use nacre_status::{ListenError, Listener, Part};
 
 use crate::administration::Administration;
 use crate::balance::Balancing;
+use crate::capability::CapabilityPolicies;
 use crate::class::ClassPart;
 use crate::cluster::{Cluster, Summary};
 use crate::guard::Guarded;
@@ -86,6 +88,7 @@ pub struct Daemon {
     lock: Option<LockRole>,
     lock_cycles: Option<CycleWatch>,
     balancing: Option<Balancing>,
+    policies: Option<CapabilityPolicies>,
     meta: Option<MetaRole>,
     cluster: Option<Cluster>,
     classes: Option<Arc<Runner>>,
@@ -150,6 +153,7 @@ impl Daemon {
             lock: None,
             lock_cycles: None,
             balancing: None,
+            policies: None,
             meta: None,
             cluster: None,
             classes: None,
@@ -269,6 +273,9 @@ impl Daemon {
             let _ = self.sources.set(Arc::new(sources));
         }
         if let (Some(kept), Some(meta)) = (kept, &mut self.meta) {
+            let policies = CapabilityPolicies::start(lock::objects(options, &membership, kept)?)?;
+            meta.set_programs(policies.programs());
+            self.policies = Some(policies);
             meta::begin(meta, &membership, kept, server.addresses())?;
             let name = summary.as_ref().map_or_else(machine, |summary| summary.name.clone());
             let (rank, objects) = (meta.handle(), lock::objects(options, &membership, kept)?);
@@ -342,6 +349,7 @@ impl Daemon {
             lock,
             lock_cycles,
             balancing,
+            policies,
             meta,
             cluster,
             classes,
@@ -352,6 +360,8 @@ impl Daemon {
         } = self;
         // What it has begun to move is moved; it begins nothing more.
         drop(balancing);
+        // The rank goes on with the scripts that it has.
+        drop(policies);
         // It says that the server stops, while the others can still be reached over their connections and this one.
         drop(cluster);
         // A standby can take over while the last replies are still on their way.

@@ -151,6 +151,9 @@ impl Collector for Source {
             "Sessions that did not give back what they were asked for",
             counts.broken,
         )?;
+        encoder.counter("decisions", "Decisions of capability policies in Lua", counts.decisions)?;
+        let help = "Decisions that capability policies in Lua failed to make";
+        encoder.counter("undecided", help, counts.undecided)?;
         let help = "Time for which capabilities that were given back had been held";
         encoder.seconds("held_seconds", help, counts.held_us as f64 / 1e6)?;
         encoder.counter(

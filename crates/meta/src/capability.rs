@@ -10,10 +10,18 @@
 //! - A resource has at most one holder, and nothing is served while it has one.
 //! - A resource goes to somebody else only when its holder has given it back, or the holder's lease is over.
 //! - Whoever waits is answered once, unless its session ends or it gives up before.
+//! - A program decides no more about a resource for which somebody has waited for [`SWAY`] leases.
+
+mod decide;
+mod program;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
+
+use self::decide::Past;
+pub use self::program::{Decision, Party, ProgramName, Programs, SWAY, Undecided, View, WAITERS_MAX};
 
 /// The number of a session.
 pub type Session = u64;
@@ -27,6 +35,14 @@ pub const SESSIONS_MAX: usize = 1 << 20;
 
 /// The session that held a resource before the rank began, and is not known yet.
 const UNKNOWN: Session = 0;
+
+/// The bits of a session's number that are shown to others: whoever knows all of them can speak for the session.
+const SHOWN_BITS: Session = (1 << 24) - 1;
+
+/// Returns a session as it is shown to others: at least 1.
+pub(crate) fn shown(session: Session) -> Session {
+    (session & SHOWN_BITS).max(1)
+}
 
 /// A policy: how long a holder may keep a resource that others wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +62,8 @@ pub enum Policy {
     },
     /// No caching: each operation is a round trip to the rank.
     RoundTrip,
+    /// A program in Lua decides when the holder is asked for it, and who is next.
+    Lua(ProgramName),
 }
 
 impl Policy {
@@ -56,7 +74,7 @@ impl Policy {
 }
 
 /// The words of policies, for messages.
-pub const POLICIES: &str = "best-effort, round-trip, hold=TIME, quota=COUNT or quota=COUNT/TIME";
+pub const POLICIES: &str = "best-effort, round-trip, hold=TIME, quota=COUNT, quota=COUNT/TIME or lua=NAME";
 /// The time for which a holder may use a quota unless it is said.
 const QUOTA_TIME: Duration = Duration::from_millis(100);
 
@@ -67,6 +85,7 @@ impl std::fmt::Display for Policy {
             Policy::Hold(time) => write!(f, "hold={}", Shown(*time)),
             Policy::Quota { operations, within } => write!(f, "quota={operations}/{}", Shown(*within)),
             Policy::RoundTrip => f.write_str("round-trip"),
+            Policy::Lua(name) => write!(f, "lua={name}"),
         }
     }
 }
@@ -86,7 +105,7 @@ impl std::fmt::Display for Shown {
 impl std::str::FromStr for Policy {
     type Err = String;
 
-    /// Parses a policy: `best-effort`, `round-trip`, `hold=TIME`, `quota=COUNT` or `quota=COUNT/TIME`.
+    /// Parses a policy: `best-effort`, `round-trip`, `hold=TIME`, `quota=COUNT`, `quota=COUNT/TIME` or `lua=NAME`.
     fn from_str(text: &str) -> Result<Policy, String> {
         match Policy::from_record(text)? {
             Policy::Quota { operations: 0, .. } => Err("a quota is of at least 1 position".to_owned()),
@@ -110,6 +129,7 @@ impl Policy {
             ("best-effort", "") => Ok(Policy::BestEffort),
             ("round-trip", "") => Ok(Policy::RoundTrip),
             ("hold", value) => Ok(Policy::Hold(time(value)?)),
+            ("lua", value) => Ok(Policy::Lua(value.parse()?)),
             ("quota", value) => {
                 let (count, within) = match value.split_once('/') {
                     Some((count, within)) => (count, time(within)?),
@@ -179,6 +199,8 @@ enum Revocation {
     No,
     /// A holder that was told its quota, and will be asked for the resource at this time.
     Quota(Duration),
+    /// A holder that was told nothing, and will be asked at this time, as a program has it.
+    Later(Duration),
     /// A holder that was asked at this time.
     Yes(Duration),
 }
@@ -199,6 +221,13 @@ enum Wanted {
     Serve(Option<Session>),
 }
 
+/// A request in the line.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    wanted: Wanted,
+    since: Duration,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Resource {
     policy: Policy,
@@ -206,12 +235,20 @@ struct Resource {
     /// True if nobody gets it any more: it is leaving the rank.
     frozen: bool,
     /// The waiters, in the order in which they came. With a policy that allows no caching, none of them waits to cache it.
-    line: BTreeMap<Ticket, Wanted>,
+    line: BTreeMap<Ticket, Waiter>,
+    /// The request that a program wants to be next.
+    chosen: Option<Ticket>,
+    /// Whoever has just given it back, for a program.
+    released: Option<Party>,
+    /// The use of it by sessions, if it has the policy of a program.
+    past: BTreeMap<Session, Past>,
 }
 
 #[derive(Clone, Debug)]
 struct Lease {
     until: Duration,
+    /// The place of the session among all that the rank has begun.
+    order: u64,
     /// True if it is not renewed any more, because the session did not give back what it was asked for.
     broken: bool,
 }
@@ -235,6 +272,10 @@ pub struct Counts {
     pub held_us: u64,
     /// The operations of holders, as they told them.
     pub operations: u64,
+    /// Decisions of programs.
+    pub decisions: u64,
+    /// Decisions that a program failed to make.
+    pub undecided: u64,
 }
 
 /// The resources of a rank, with the sessions of its clients.
@@ -248,9 +289,12 @@ pub struct Capabilities<R> {
     /// The resources that are held while others wait, or by a session that is not known.
     watched: BTreeSet<R>,
     grants: Grant,
+    /// The number of sessions that were begun.
+    begun: u64,
     /// A time before which nothing is due.
     quiet_until: Duration,
     counts: Counts,
+    programs: Option<Arc<dyn Programs>>,
 }
 
 /// The reason why a call about a grant has no effect.
@@ -267,8 +311,10 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             sessions: BTreeMap::new(),
             watched: BTreeSet::new(),
             grants: first,
+            begun: 0,
             quiet_until: Duration::ZERO,
             counts: Counts::default(),
+            programs: None,
         }
     }
 
@@ -296,7 +342,10 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         }
         let until = now + self.lease;
         self.quiet_until = self.quiet_until.min(until);
-        let lease = self.sessions.entry(session).or_insert(Lease { until, broken: false });
+        let lease = self.sessions.entry(session).or_insert_with(|| {
+            self.begun += 1;
+            Lease { until, order: self.begun, broken: false }
+        });
         if !lease.broken {
             lease.until = lease.until.max(until);
         }
@@ -323,7 +372,8 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             self.watched.insert(resource.clone());
             self.quiet_until = Duration::ZERO;
         }
-        self.resources.insert(resource, Resource { policy, hold, frozen: false, line: BTreeMap::new() });
+        self.prepare(policy);
+        self.resources.insert(resource, Resource { policy, hold, ..Resource::default() });
     }
 
     /// Removes a resource. Returns the tickets of those who waited.
@@ -351,11 +401,16 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
 
     /// Changes a resource's policy. It holds for the present holder too.
     pub fn set_policy(&mut self, now: Duration, resource: &R, policy: Policy, out: &mut Vec<Order<R>>) {
+        self.prepare(policy);
         let Some(found) = self.resources.get_mut(resource) else { return };
         found.policy = policy;
+        found.chosen = None;
+        if !matches!(policy, Policy::Lua(_)) {
+            found.past.clear();
+        }
         if !policy.caches() {
-            found.line.retain(|ticket, wanted| {
-                let cache = matches!(wanted, Wanted::Cache(_));
+            found.line.retain(|ticket, waiter| {
+                let cache = matches!(waiter.wanted, Wanted::Cache(_));
                 if cache {
                     out.push(Order::NotCached { ticket: *ticket });
                 }
@@ -363,7 +418,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             });
         }
         if let Some(hold) = &mut found.hold
-            && let Revocation::Quota(_) = hold.revocation
+            && let Revocation::Quota(_) | Revocation::Later(_) = hold.revocation
         {
             hold.revocation = Revocation::No;
         }
@@ -426,7 +481,19 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         if matches!(wanted, Wanted::Cache(_)) && !found.policy.caches() {
             return out.push(Order::NotCached { ticket });
         }
-        found.line.insert(ticket, wanted);
+        found.line.insert(ticket, Waiter { wanted, since: now });
+        if let Policy::Lua(_) = found.policy {
+            if let Some(session) = wanted.session() {
+                found.past(now, session).requests += 1;
+            }
+            // It is decided anew, unless the program would not see who has come.
+            if found.line.len() <= WAITERS_MAX
+                && let Some(hold) = &mut found.hold
+                && let Revocation::Later(_) = hold.revocation
+            {
+                hold.revocation = Revocation::No;
+            }
+        }
         self.go_on(now, resource, out);
     }
 
@@ -464,11 +531,17 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         operations: u64,
     ) -> Result<(), NotHeld> {
         self.check(resource, session, grant)?;
-        let hold =
-            self.resources.get_mut(resource).and_then(|resource| resource.hold.take()).ok_or(NotHeld)?;
+        let found = self.resources.get_mut(resource).ok_or(NotHeld)?;
+        let hold = found.hold.take().ok_or(NotHeld)?;
+        let held = now.saturating_sub(hold.since);
         self.counts.releases += 1;
-        self.counts.held_us += now.saturating_sub(hold.since).as_micros() as u64;
+        self.counts.held_us += held.as_micros() as u64;
         self.counts.operations += operations;
+        if let Policy::Lua(_) = found.policy {
+            let past = found.past(now, session);
+            past.operations = past.operations.saturating_add(operations);
+            found.released = Some(found.party(&self.sessions, Some(session), held));
+        }
         self.watched.remove(resource);
         Ok(())
     }
@@ -505,7 +578,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         let Some(found) = self.resources.get(resource) else { return };
         let Some(hold) = &found.hold else { return };
         let quota = match (hold.revocation, found.policy) {
-            (Revocation::No, _) => return,
+            (Revocation::No | Revocation::Later(_), _) => return,
             (Revocation::Quota(_), Policy::Quota { operations, .. }) => Some(operations),
             _ => None,
         };
@@ -537,11 +610,13 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
     /// Answers whoever may be answered now, and asks the holder for the resource if it is time.
     pub fn go_on(&mut self, now: Duration, resource: &R, out: &mut Vec<Order<R>>) {
         let Some(found) = self.resources.get_mut(resource) else { return };
+        let programs = self.programs.as_deref();
+        found.choose(now, self.lease, &self.sessions, programs, &mut self.counts);
         while found.hold.is_none()
             && !found.frozen
-            && let Some((ticket, wanted)) = found.line.pop_first()
+            && let Some((ticket, waiter)) = found.pop()
         {
-            match wanted {
+            match waiter.wanted {
                 Wanted::Serve(_) => {
                     self.counts.served += 1;
                     out.push(Order::Serve { resource: resource.clone(), ticket });
@@ -550,12 +625,18 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     self.grants += 1;
                     self.counts.grants += 1;
                     let grant = self.grants;
+                    if let Policy::Lua(_) = found.policy {
+                        found.past(now, session).grants += 1;
+                    }
                     found.hold =
                         Some(Hold { session, grant, since: now, revocation: Revocation::No, until: now });
                     out.push(Order::Grant { resource: resource.clone(), session, ticket, grant });
                 }
                 Wanted::Cache(_) => out.push(Order::NotCached { ticket }),
             }
+        }
+        if found.decide(now, self.lease, &self.sessions, programs, &mut self.counts) {
+            self.quiet_until = Duration::ZERO;
         }
         let wanted = found.frozen || !found.line.is_empty() || !found.policy.caches();
         let Some(hold) = found.hold.as_mut().filter(|hold| wanted || hold.session == UNKNOWN) else {
@@ -578,7 +659,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         match (hold.revocation, found.policy) {
             (Revocation::Yes(_), _) => {}
             _ if found.frozen => ask(hold, None, Revocation::Yes(now)),
-            (Revocation::Quota(until), _) if now < until => {}
+            (Revocation::Quota(until) | Revocation::Later(until), _) if now < until => {}
             (Revocation::No, Policy::Quota { operations, within }) if now < hold.since + within => {
                 let until = hold.since + within;
                 ask(hold, Some(operations), Revocation::Quota(until));
@@ -651,7 +732,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     continue;
                 }
                 (Revocation::Yes(requested), _) => requested + self.patience,
-                (Revocation::Quota(until), _) => until,
+                (Revocation::Quota(until) | Revocation::Later(until), _) => until,
                 (Revocation::No, Policy::Hold(time)) => hold.since + time,
                 (Revocation::No, _) => continue,
             });
@@ -668,14 +749,17 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     Wanted::Serve(of) => *of == Some(session),
                 };
                 resource.hold.as_ref().is_some_and(|hold| hold.session == session)
-                    || resource.line.values().any(waits)
+                    || resource.line.values().any(|waiter| waits(&waiter.wanted))
             });
             concerned.map(|(resource, _)| resource.clone()).collect()
         };
+        for found in self.resources.values_mut() {
+            found.past.remove(&session);
+        }
         for resource in concerned {
             let Some(found) = self.resources.get_mut(&resource) else { continue };
-            found.line.retain(|ticket, wanted| match wanted {
-                Wanted::Cache(of) if *of == session => {
+            found.line.retain(|ticket, waiter| match waiter.wanted {
+                Wanted::Cache(of) if of == session => {
                     out.push(Order::NotCached { ticket: *ticket });
                     false
                 }

@@ -31,6 +31,7 @@ pub use self::authority::RankStatus;
 pub use self::core::Totals;
 use self::core::{Core, Shared};
 use self::peers::Peers;
+use crate::capability::Programs;
 use crate::clock;
 pub use crate::load::{RankLoad, ResourceLoad};
 use crate::place::RANK_MAX;
@@ -108,6 +109,12 @@ impl MetaRole {
             peers: Peers::new(&options),
         });
         Ok(MetaRole { shared, options, stop: None, thread: None })
+    }
+
+    /// Sets the programs that decide about sequencers whose policy is one, before the role begins. Without them, such a policy is
+    /// best effort.
+    pub fn set_programs(&self, programs: Arc<dyn Programs>) {
+        self.shared.core.lock().programs = Some(programs);
     }
 
     /// Begins. `name` is the name of the daemon; `addresses` are those at which clients reach it, none if they are those of

@@ -14,6 +14,7 @@ mod message;
 mod migration;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use message::{Call, Output, Record, Reply, Shown, StoreOrder};
@@ -21,7 +22,9 @@ pub use migration::Migrations;
 use nacre_object::ObjectId;
 
 use self::migration::{Moving, order_move};
-use crate::capability::{Capabilities, Counts, Grant, NotHeld, Order, Policy, Session, Ticket};
+use crate::capability::{
+    self, Capabilities, Counts, Grant, NotHeld, Order, Policy, Programs, Session, Ticket,
+};
 use crate::load::Rate;
 use crate::place::{Place, RankNumber};
 use crate::sequencer::{POSITIONS, Sequencer};
@@ -30,9 +33,6 @@ use crate::sequencer::{POSITIONS, Sequencer};
 pub const COUNT_MAX: u64 = 1 << 40;
 /// The time without a holder after which a sequencer is on record as one that nobody caches.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// The bits of a session's number that are shown to others.
-const SHOWN_BITS: Session = (1 << 24) - 1;
 
 /// An operation that was accepted, and may wait for the store.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +114,11 @@ impl ActiveRank {
         }
     }
 
+    /// Sets the programs that decide about sequencers whose policy is one.
+    pub fn set_programs(&mut self, programs: Option<Arc<dyn Programs>>) {
+        self.capabilities.set_programs(programs);
+    }
+
     /// Returns the number.
     pub fn number(&self) -> RankNumber {
         self.rank
@@ -187,7 +192,7 @@ impl ActiveRank {
             reserved: live.sequencer.reserved(),
             policy: live.policy,
             holder: match holder {
-                Some((session, _)) if session > 0 => (session & SHOWN_BITS).max(1),
+                Some((session, _)) if session > 0 => capability::shown(session),
                 _ => 0,
             },
             held: holder.is_some(),

@@ -7,7 +7,7 @@ use nacre_object::ObjectId;
 use nacre_object::limit::OBJECT_ID_BYTES_MAX;
 use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
-use crate::capability::{Grant, Policy};
+use crate::capability::{Grant, Policy, ProgramName};
 use crate::load::{RankLoad, ResourceLoad};
 use crate::place::{Caller, Mode, Place, RANK_MAX, RankNumber};
 use crate::service::{Call, Reply, Shown};
@@ -396,13 +396,17 @@ fn mode_of(code: u8) -> Option<Mode> {
     [Mode::Client, Mode::Proxy, Mode::ProxyHalf].get(usize::from(code)).copied()
 }
 
-/// Returns the code of a policy and its two numbers: times in microseconds, operations.
+/// Returns the code of a policy and its two numbers: times in microseconds, operations, the halves of a name.
 pub fn policy_numbers(policy: Policy) -> (u8, u64, u64) {
     match policy {
         Policy::BestEffort => (1, 0, 0),
         Policy::Hold(time) => (2, micros(time), 0),
         Policy::Quota { operations, within } => (3, operations, micros(within)),
         Policy::RoundTrip => (4, 0, 0),
+        Policy::Lua(name) => {
+            let (first, second) = name.numbers();
+            (5, first, second)
+        }
     }
 }
 
@@ -414,6 +418,7 @@ pub fn policy_of(code: u8, first: u64, second: u64) -> Option<Policy> {
         (2, hold, 0) => Some(Policy::Hold(time(hold)?)),
         (3, operations, within) => Some(Policy::Quota { operations, within: time(within)? }),
         (4, 0, 0) => Some(Policy::RoundTrip),
+        (5, first, second) => Some(Policy::Lua(ProgramName::from_numbers(first, second)?)),
         _ => None,
     }
 }

@@ -1,5 +1,7 @@
 //! Sequencers and capabilities: the rank under schedules with faults, the records and messages, and the whole over a network.
 
+#[path = "rank/decide.rs"]
+mod decide;
 #[path = "rank/migrate.rs"]
 mod migrate;
 #[path = "rank/moves.rs"]

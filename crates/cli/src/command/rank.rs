@@ -123,7 +123,7 @@ async fn move_all(store: &nacre::Store, name: &OsStr, rank: RankNumber, mode: Mo
 
 /// Moves the sequencers at and below a path.
 async fn move_below(store: &nacre::Store, path: &OsStr, rank: RankNumber, mode: Mode) -> Result<(), Failure> {
-    for (path, sequencer) in typed::sequencers_below(store, path).await? {
+    for (path, sequencer) in typed::sequencers_below(store, path, "move").await? {
         migrate(&sequencer, &path, rank, mode).await?;
     }
     Ok(())

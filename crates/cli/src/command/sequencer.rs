@@ -20,6 +20,7 @@ Policies, which say how long a program that caches the sequencer keeps it when o
   hold=10ms        keep it for at least 10 ms
   quota=1000/50ms  hand out up to 1000 positions, within 50 ms (default: 100 ms)
   round-trip       never cache it: each request goes to the metadata rank
+  lua=NAME         as the script NAME of the map \"policies\" decides
 
 Positions begin at 0, and none is handed out twice. After a crash, some may be skipped.
 
@@ -65,7 +66,7 @@ enum Action {
     },
     /// Print the policy, or change it, also for the current holder
     Policy {
-        /// The sequencer
+        /// The sequencer; a path that ends with a slash is for all that are below it now
         name: OsString,
         /// The policy, as in "nacre sequencer --help"
         policy: Option<Policy>,
@@ -127,6 +128,12 @@ fn is_path(word: &OsStr) -> bool {
     word.as_bytes().starts_with(b"/")
 }
 
+/// Returns the directory of a path that stands for all sequencers below it.
+fn below(word: &OsStr) -> Option<&OsStr> {
+    let path = word.as_bytes().strip_suffix(b"/").filter(|_| is_path(word))?;
+    Some(OsStr::from_bytes(if path.is_empty() { &b"/"[..] } else { path }))
+}
+
 /// Returns a handle on the sequencer of a name.
 async fn named(store: &nacre::Store, word: &OsStr) -> Result<Sequencer, Failure> {
     Ok(store.sequencer(unescape(word.as_bytes()).map_err(Failure::Usage)?).await?)
@@ -176,6 +183,14 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
             Ok(output::line(&line)?)
         }
         Action::Policy { name, policy } => {
+            if let (Some(directory), Some(policy)) = (below(&name), policy) {
+                let found = typed::sequencers_below(store, directory, "change the policies below").await?;
+                for (path, sequencer) in found {
+                    let set = sequencer.set_policy(policy).await;
+                    set.map_err(|error| failed("change the policy of", path, error))?;
+                }
+                return Ok(());
+            }
             let sequencer = open(store, &name, if policy.is_some() { WRITE } else { READ }).await?;
             match policy {
                 Some(policy) => {

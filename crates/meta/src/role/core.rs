@@ -1,6 +1,7 @@
 //! A rank with those who wait for its replies, behind one lock.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::peers::Peers;
-use crate::capability::{Counts, Session, Ticket};
+use crate::capability::{Counts, Programs, Session, Ticket};
 use crate::clock;
 use crate::load::{RankLoad, Rate};
 use crate::place::{Caller, Mode, Place, RankNumber, Way};
@@ -65,6 +66,8 @@ pub(super) struct Core {
     /// The requests that were forwarded to other ranks.
     forwarded: u64,
     forwarded_rate: Rate,
+    /// The programs that decide about sequencers whose policy is one.
+    pub programs: Option<Arc<dyn Programs>>,
     out: Vec<Output>,
 }
 
@@ -131,6 +134,7 @@ impl Core {
             takeovers: 0,
             forwarded: 0,
             forwarded_rate: Rate::default(),
+            programs: None,
             out: Vec::new(),
         }
     }
@@ -149,7 +153,8 @@ impl Core {
 
     /// Begins to act as a rank.
     pub fn begin(&mut self, epoch: u64, until: Duration) {
-        let rank = ActiveRank::numbered(self.rank, epoch, self.lease);
+        let mut rank = ActiveRank::numbered(self.rank, epoch, self.lease);
+        rank.set_programs(self.programs.clone());
         self.state = State::Active(Box::new(rank), until);
         self.takeovers += 1;
         self.handing_over = false;

@@ -245,7 +245,7 @@ fn reservations_grow_with_use() {
 
 #[test]
 fn records_and_messages_stay_the_same_as_bytes() {
-    let policies = ["best-effort", "hold=10ms", "quota=5/20ms", "round-trip"];
+    let policies = ["best-effort", "hold=10ms", "quota=5/20ms", "round-trip", "lua=fairness"];
     let policies = policies.map(|text| text.parse::<Policy>().unwrap());
     for policy in policies {
         assert_eq!(policy.to_string().parse(), Ok(policy));

@@ -231,10 +231,11 @@ pub async fn sequencer(store: &nacre::Store, path: &OsStr, wanted: u32) -> Resul
 pub async fn sequencers_below(
     store: &nacre::Store,
     path: &OsStr,
+    attempted: &str,
 ) -> Result<Vec<(String, Sequencer)>, Failure> {
     let tree = Tree::open(store, false, false).await?;
     let path = Path(path.into());
-    let found = tree.find(&path, true, "move").await?;
+    let found = tree.find(&path, true, attempted).await?;
     let (mut waiting, mut sequencers) = (vec![(path, found)], Vec::new());
     while let Some((path, found)) = waiting.pop() {
         match &found.kind {
