@@ -170,13 +170,9 @@ impl SharedLocks {
         let file = self.file(ino);
         let locked = self.acquire(ino, &file, &wanted, wait, thread).await;
         self.forget(ino, &file);
-        if locked? {
-            self.invalidate(ino).await;
-        }
-        Ok(())
+        locked.map_err(Errno::from)
     }
 
-    /// Returns whether the lock service was asked for the bytes, so that others may have changed them.
     async fn acquire(
         &self,
         ino: u64,
@@ -184,7 +180,7 @@ impl SharedLocks {
         wanted: &Piece,
         wait: bool,
         thread: u32,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<(), Refusal> {
         let mut pause = PAUSE_MIN;
         loop {
             let mut changed = pin!(file.changed.notified());
@@ -204,10 +200,14 @@ impl SharedLocks {
                         return Err(Refusal::Service);
                     }
                     match self.arrange(ino, &mut state, next, false, thread).await {
-                        // What was written becomes what is read: that is of interest to those who wait.
                         Ok(asked) => {
+                            if asked {
+                                // Before another process of this mount has what is now locked for both.
+                                self.invalidate(ino).await;
+                            }
+                            // It may have been a downgrade, which others wait for.
                             file.changed.notify_waiters();
-                            return Ok(asked);
+                            return Ok(());
                         }
                         Err(Refusal::Others) => false,
                         Err(refusal) => return Err(refusal),
