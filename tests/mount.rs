@@ -271,7 +271,7 @@ fn the_locks_of_a_killed_mount_are_free_when_its_lease_is_over() {
     let there = opened(&two, "file");
     assert_eq!(flock(&there, EXCLUSIVE), Err(Errno::AGAIN));
     one.send(Signal::KILL);
-    flock(&there, FlockOperation::LockExclusive).unwrap();
+    eventually("the lock is free", || flock(&there, EXCLUSIVE).is_ok());
     drop(held);
 }
 
@@ -396,6 +396,8 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() {
     refused(&["file"], &["it is not a directory"]);
     refused(&["full"], &["it is not empty"]);
     refused(&["empty", "--read-only"], &["has no namespace yet"]);
+    let store = file(&folder.path().join("store"));
+    refused(&["empty", "--store", &store, "--locks", "shared"], &["only one process", "nacre serve"]);
     let mounted = Mounted::new(&server.uri, &folder.path().join("empty"), &[]);
     mounted.sh("echo here >file");
     refused(&["empty"], &["something is mounted there already"]);

@@ -65,6 +65,10 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
 
 async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -> Result<(), Failure> {
     let folder = free_folder(&args.folder)?;
+    let shares_locks = args.locks == "shared";
+    if shares_locks {
+        check_is_shared(session)?;
+    }
     let store = session.open()?;
     let options = RankOptions { create: !args.read_only, owner: caller(), ..RankOptions::default() };
     let rank = store.rank(options).await.map_err(|error| match error {
@@ -75,8 +79,8 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
         error => failure(error, format_args!("cannot open the namespace of {}", store.name())),
     })?;
     let rank = Arc::new(rank);
-    let locks = match args.locks == "shared" {
-        true => Some(Arc::new(shared_locks(session, &store).await?)),
+    let locks = match shares_locks {
+        true => Some(Arc::new(SharedLocks::begin(store.clone(), output::complain).await?)),
         false => None,
     };
     // From here on a signal has to take the mount off its directory.
@@ -125,17 +129,16 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     Ok(())
 }
 
-/// Begins the locks that hold between mounts.
-async fn shared_locks(session: &Context, store: &nacre::Store) -> Result<SharedLocks, Failure> {
-    if session.folder()?.is_some() {
-        let uri = session.shown_uri();
-        let sentence = format!(
-            "only one process at a time can open a folder, so {uri} has no other mount to share locks with; start \"nacre serve\" \
-             on it, or leave out --locks"
-        );
-        return Err(Failure::Failed(sentence));
+/// Checks that a store can have several mounts, whose locks exclude each other.
+fn check_is_shared(session: &Context) -> Result<(), Failure> {
+    if session.folder()?.is_none() {
+        return Ok(());
     }
-    Ok(SharedLocks::begin(store.clone(), output::complain).await?)
+    let uri = session.shown_uri();
+    Err(Failure::Failed(format!(
+        "only one process at a time can open a folder, so {uri} has no other mount to share locks with; start \"nacre serve\" \
+         on it, or leave out --locks"
+    )))
 }
 
 /// Announces that the directory is mounted, and how far locks reach.
