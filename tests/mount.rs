@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, Random, Server, file, folder, program, run_with, tree, wait};
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A mount, which is ended and taken off its directory when the test is over.
@@ -157,6 +159,144 @@ fn two_mounts_see_what_each_other_has_closed() {
     assert_eq!(two.sh("sort -u log | wc -l"), "200\n");
 }
 
+const SHARED: &[&str] = &["--locks", "shared"];
+const EXCLUSIVE: FlockOperation = FlockOperation::NonBlockingLockExclusive;
+const SHARE: FlockOperation = FlockOperation::NonBlockingLockShared;
+const UNLOCK: FlockOperation = FlockOperation::Unlock;
+
+fn opened(mounted: &Mounted, name: &str) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(mounted.root.join(name))
+        .unwrap()
+}
+
+/// Waits for something that another process does.
+#[track_caller]
+fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !happens() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn locks_exclude_the_processes_of_other_mounts() {
+    let folder = folder();
+    let server = Server::in_memory();
+    let one = Mounted::new(&server.uri, &folder.path().join("one"), SHARED);
+    let two = Mounted::new(&server.uri, &folder.path().join("two"), SHARED);
+    // Both kinds, by this process on each of the two; a mount does not know that it is the same one.
+    for posix in [true, false] {
+        let lock = |file: &File, operation| match posix {
+            true => fcntl_lock(file, operation),
+            false => flock(file, operation),
+        };
+        let (here, there) = (opened(&one, "file"), opened(&two, "file"));
+        lock(&here, EXCLUSIVE).unwrap();
+        assert_eq!(lock(&there, EXCLUSIVE), Err(Errno::AGAIN));
+        assert_eq!(lock(&there, SHARE), Err(Errno::AGAIN));
+        lock(&here, SHARE).unwrap();
+        lock(&there, SHARE).unwrap();
+        assert_eq!(lock(&here, EXCLUSIVE), Err(Errno::AGAIN));
+        lock(&there, UNLOCK).unwrap();
+        lock(&here, EXCLUSIVE).unwrap();
+        assert_eq!(lock(&there, SHARE), Err(Errno::AGAIN));
+        // The end of the file unlocks it.
+        drop(here);
+        eventually("what was closed is unlocked", || lock(&there, EXCLUSIVE).is_ok());
+    }
+    // What was written before an unlock is read after a lock, also where the file was open and read before.
+    let (here, there) = (opened(&one, "count"), opened(&two, "count"));
+    here.write_all_at(&[0], 0).unwrap();
+    for round in 0..40_u8 {
+        let file = if round % 2 == 0 { &here } else { &there };
+        flock(file, FlockOperation::LockExclusive).unwrap();
+        let mut found = [0];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(found[0], round);
+        file.write_all_at(&[round + 1], 0).unwrap();
+        flock(file, UNLOCK).unwrap();
+    }
+    // A wait is granted when the lock is free, and a process that waits can be ended.
+    flock(&here, EXCLUSIVE).unwrap();
+    let waits = || Command::new("flock").arg(two.root.join("count")).arg("true").spawn().unwrap();
+    let (mut ended, mut granted) = (waits(), waits());
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(ended.try_wait().unwrap().is_none() && granted.try_wait().unwrap().is_none());
+    ended.kill().unwrap();
+    assert!(!wait(&mut ended, PATIENCE).success());
+    assert!(granted.try_wait().unwrap().is_none());
+    flock(&here, UNLOCK).unwrap();
+    assert!(wait(&mut granted, PATIENCE).success());
+}
+
+#[test]
+fn sqlite_works_from_two_mounts_at_once() {
+    tree::output(Command::new("sqlite3").arg("--version"), "sqlite3");
+    let folder = folder();
+    let server = Server::in_memory();
+    let one = Mounted::new(&server.uri, &folder.path().join("one"), SHARED);
+    let two = Mounted::new(&server.uri, &folder.path().join("two"), SHARED);
+    one.sh("sqlite3 d.db 'create table t(n integer primary key, s text); create table c(n); insert into c values(0);'");
+    // Each program keeps the database open for all of its transactions, which read what those of the other have written.
+    let work = |mounted: &Mounted, name: &str| {
+        let script = format!(
+            "for i in $(seq 10); do echo \"begin immediate; insert into t(s) values('{name}-$i'); update c set n=n+1; commit;\"; \
+             done | sqlite3 -bail -cmd '.timeout 60000' {}/d.db",
+            mounted.root.display()
+        );
+        Command::new("sh").args(["-c", &script]).spawn().unwrap()
+    };
+    for mut child in [work(&one, "a"), work(&two, "b"), work(&one, "c")] {
+        assert!(wait(&mut child, PATIENCE).success());
+    }
+    let found = "sqlite3 d.db 'select count(distinct s) from t; select n from c; pragma integrity_check'";
+    assert_eq!(one.sh(found), "30\n30\nok\n");
+    assert_eq!(two.sh(found), "30\n30\nok\n");
+}
+
+#[test]
+fn the_locks_of_a_killed_mount_are_free_when_its_lease_is_over() {
+    let folder = folder();
+    let server = Server::start("mem:", &["--lock-lease", "6s"]);
+    let one = Mounted::new(&server.uri, &folder.path().join("one"), SHARED);
+    let two = Mounted::new(&server.uri, &folder.path().join("two"), SHARED);
+    let held = opened(&one, "file");
+    flock(&held, EXCLUSIVE).unwrap();
+    let there = opened(&two, "file");
+    assert_eq!(flock(&there, EXCLUSIVE), Err(Errno::AGAIN));
+    one.send(Signal::KILL);
+    eventually("the lock is free", || flock(&there, EXCLUSIVE).is_ok());
+    drop(held);
+}
+
+#[test]
+fn files_that_were_locked_fail_when_the_session_is_broken_until_they_are_closed() {
+    let folder = folder();
+    let server = Server::in_memory();
+    let mounted = Mounted::new(&server.uri, &folder.path().join("mount"), SHARED);
+    let (locked, other) = (opened(&mounted, "file"), opened(&mounted, "file"));
+    fcntl_lock(&locked, EXCLUSIVE).unwrap();
+    locked.write_all_at(b"locked", 0).unwrap();
+    // All of its locks are in one session.
+    let report = server.run(["--json", "locks"]).json();
+    let session = report[0]["report"]["locks"][0]["session"].as_u64().unwrap().to_string();
+    server.run(["locks", "break", &session]).ok();
+    eventually("the mount learns that its session was broken", || locked.write_all_at(b"late", 0).is_err());
+    assert_eq!(locked.write_all_at(b"late", 0).unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(fcntl_lock(&locked, EXCLUSIVE), Err(Errno::IO));
+    other.write_all_at(b"other", 0).unwrap();
+    drop(locked);
+    let again = opened(&mounted, "file");
+    eventually("the file can be locked again", || fcntl_lock(&again, EXCLUSIVE).is_ok());
+    again.write_all_at(b"again", 0).unwrap();
+}
+
 #[test]
 fn a_mount_goes_on_when_its_server_was_killed_and_a_killed_mount_leaves_a_sound_namespace() {
     let folder = folder();
@@ -256,6 +396,8 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() {
     refused(&["file"], &["it is not a directory"]);
     refused(&["full"], &["it is not empty"]);
     refused(&["empty", "--read-only"], &["has no namespace yet"]);
+    let store = file(&folder.path().join("store"));
+    refused(&["empty", "--store", &store, "--locks", "shared"], &["only one process", "nacre serve"]);
     let mounted = Mounted::new(&server.uri, &folder.path().join("empty"), &[]);
     mounted.sh("echo here >file");
     refused(&["empty"], &["something is mounted there already"]);

@@ -40,6 +40,7 @@ pub mod status;
 pub mod top;
 pub mod tour;
 pub mod transfer;
+mod tree_path;
 pub mod walk;
 pub mod watch;
 pub mod watchdog;

@@ -283,6 +283,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("nacre mount /mnt", "mount the namespace, until Ctrl-C"),
             ("nacre mount --read-only --allow-other /mnt", "mount it read-only for all users"),
+            ("nacre mount --locks shared /mnt", "have locks of files hold between machines"),
         ],
     ),
     (

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod listing;
+mod lock;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -23,10 +24,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use fuser::{
     AccessFlags, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    SessionACL, TimeOrNow, WriteFlags,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
 };
+use nacre::lock::Mode;
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{
     Attributes, Creation, Credentials, Error, Limits, READ, Rank, SetAttributes, SetTime, Usage, WRITE,
@@ -36,6 +38,8 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::listing::Listing;
+pub use crate::lock::SharedLocks;
+use crate::lock::{Piece, between};
 
 /// The unit in which room is counted.
 const BLOCK_BYTES: u64 = 512;
@@ -46,6 +50,9 @@ const O_WRONLY: i32 = 1;
 const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
+const F_RDLCK: i32 = 0;
+const F_WRLCK: i32 = 1;
+const F_UNLCK: i32 = 2;
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
@@ -60,6 +67,8 @@ pub struct Options {
     pub read_only: bool,
     /// The time for which the kernel may believe what it was told of entries and attributes. What others change shows when it is over.
     pub cache: Duration,
+    /// The locks that hold between mounts; without them, locks hold between the processes of this mount. Of one mount each.
+    pub locks: Option<Arc<SharedLocks>>,
 }
 
 /// A mounted namespace. It is unmounted when this is dropped.
@@ -84,8 +93,12 @@ impl Mount {
             config.mount_options.push(MountOption::DefaultPermissions);
         }
         config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
-        let calls = Arc::new(Calls::new(rank, options.cache));
-        fuser::spawn_mount(Bridge { calls, handle }, folder, &config).map(Mount)
+        let calls = Arc::new(Calls { locks: options.locks.clone(), ..Calls::new(rank, options.cache) });
+        let mount = fuser::spawn_mount(Bridge { calls, handle }, folder, &config)?;
+        if let Some(locks) = &options.locks {
+            locks.attach(mount.notifier());
+        }
+        Ok(Mount(mount))
     }
 
     /// Waits until it is unmounted and nobody uses it any more.
@@ -130,7 +143,9 @@ struct Calls {
     ttl: Duration,
     /// What open directories have been listed of.
     listings: Mutex<HashMap<u64, Listing>>,
+    /// The handle of the next file or directory that is opened.
     next: AtomicU64,
+    locks: Option<Arc<SharedLocks>>,
 }
 
 /// Takes the kernel's requests, and answers each from a task of its own.
@@ -232,7 +247,24 @@ fn rights(flags: i32) -> u32 {
     }
 }
 
+/// Returns the mode of a lock that is asked for; none if it is to be given up.
+fn lock_mode(kind: i32) -> Option<Mode> {
+    match kind {
+        F_RDLCK => Some(Mode::Shared),
+        F_WRLCK => Some(Mode::Exclusive),
+        _ => None,
+    }
+}
+
 impl Filesystem for Bridge {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        if self.calls.locks.is_none() {
+            return Ok(());
+        }
+        let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+        config.add_capabilities(locks).map_err(|_| io::Error::other("the kernel hands no locks over to FUSE"))
+    }
+
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (user, name) = (user(request), bytes(name));
         self.spawn(|calls| async move {
@@ -400,7 +432,7 @@ impl Filesystem for Bridge {
         let user = user(request);
         self.spawn(|calls| async move {
             match calls.rank.open_file(&user, Ino(ino.0), rights(flags.0)).await {
-                Ok(_) => reply.opened(FileHandle(0), FopenFlags::empty()),
+                Ok(_) => reply.opened(calls.handle(), FopenFlags::empty()),
                 Err(error) => reply.error(errno(error)),
             }
         });
@@ -422,7 +454,13 @@ impl Filesystem for Bridge {
             match calls.create(&user, parent, &name, creation, flags).await {
                 Ok(found) => {
                     let attributes = attributes(&found);
-                    reply.created(&calls.ttl, &attributes, Generation(0), FileHandle(0), FopenFlags::empty());
+                    reply.created(
+                        &calls.ttl,
+                        &attributes,
+                        Generation(0),
+                        calls.handle(),
+                        FopenFlags::empty(),
+                    );
                 }
                 Err(error) => reply.error(errno(error)),
             }
@@ -433,13 +471,16 @@ impl Filesystem for Bridge {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        file: FileHandle,
         offset: u64,
         size: u32,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if !self.calls.may_use(file) {
+            return reply.error(Errno::EIO);
+        }
         self.spawn(|calls| async move {
             match calls.rank.read_file(Ino(ino.0), offset, size as usize).await {
                 Ok(bytes) => reply.data(&bytes),
@@ -454,7 +495,7 @@ impl Filesystem for Bridge {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        file: FileHandle,
         offset: u64,
         data: &[u8],
         _: WriteFlags,
@@ -462,6 +503,9 @@ impl Filesystem for Bridge {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if !self.calls.may_use(file) {
+            return reply.error(Errno::EIO);
+        }
         let data = Bytes::copy_from_slice(data);
         self.spawn(|calls| async move {
             let len = data.len() as u32;
@@ -476,8 +520,76 @@ impl Filesystem for Bridge {
         });
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+    fn flush(&self, _: &Request, ino: INodeNo, _: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        let Some(locks) = self.calls.locks.clone() else { return reply.ok() };
+        self.handle.spawn(async move {
+            locks.flush(ino.0, owner.0).await;
+            reply.ok();
+        });
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        file: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        reply: ReplyLock,
+    ) {
+        let Some(locks) = self.calls.locks.clone() else { return reply.error(Errno::ENOSYS) };
+        let Some(mode) = lock_mode(kind) else { return reply.error(Errno::EINVAL) };
+        let bytes = between(start, end);
+        let wanted = Piece { bytes, mode, owner: owner.0, handle: file.0, process };
+        let thread = request.pid();
+        self.handle.spawn(async move {
+            match locks.test(ino.0, wanted, thread).await {
+                Ok(None) => reply.locked(start, end, F_UNLCK, 0),
+                Ok(Some(found)) => {
+                    let kind = if found.mode == Mode::Exclusive { F_WRLCK } else { F_RDLCK };
+                    reply.locked(found.bytes.start, found.bytes.end - 1, kind, found.process);
+                }
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        file: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let Some(locks) = self.calls.locks.clone() else { return reply.error(Errno::ENOSYS) };
+        let mode = lock_mode(kind);
+        if mode.is_none() && kind != F_UNLCK {
+            return reply.error(Errno::EINVAL);
+        }
+        let bytes = between(start, end);
+        let thread = request.pid();
+        self.handle.spawn(async move {
+            let done = match mode {
+                Some(mode) => {
+                    let wanted = Piece { bytes, mode, owner: owner.0, handle: file.0, process };
+                    locks.lock(ino.0, wanted, sleep, thread).await
+                }
+                None => locks.unlock(ino.0, file.0, owner.0, bytes).await,
+            };
+            match done {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
+        });
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -493,21 +605,23 @@ impl Filesystem for Bridge {
         &self,
         _: &Request,
         ino: INodeNo,
-        _: FileHandle,
+        file: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
         self.spawn(|calls| async move {
+            if let Some(locks) = &calls.locks {
+                locks.close(ino.0, file.0).await;
+            }
             calls.rank.close_file(Ino(ino.0)).await;
             reply.ok();
         });
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let handle = self.calls.next.fetch_add(1, Ordering::Relaxed);
-        reply.opened(FileHandle(handle), FopenFlags::empty());
+        reply.opened(self.calls.handle(), FopenFlags::empty());
     }
 
     fn readdir(
@@ -614,7 +728,17 @@ impl Filesystem for Bridge {
 
 impl Calls {
     fn new(rank: Arc<Rank>, ttl: Duration) -> Calls {
-        Calls { rank, ttl, listings: Mutex::default(), next: AtomicU64::new(1) }
+        Calls { rank, ttl, listings: Mutex::default(), next: AtomicU64::new(1), locks: None }
+    }
+
+    /// Returns a handle for what is opened.
+    fn handle(&self) -> FileHandle {
+        FileHandle(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns whether an open file may be used: it may not once locks are lost that were had by way of it.
+    fn may_use(&self, file: FileHandle) -> bool {
+        self.locks.as_ref().is_none_or(|locks| locks.holds(file.0))
     }
 
     fn answer_entry(&self, result: Result<Attributes, Error>, reply: ReplyEntry) {
@@ -668,50 +792,4 @@ impl Calls {
 }
 
 #[cfg(test)]
-mod tests {
-    use nacre_meta::RankOptions;
-    use nacre_object::testkit::{MemoryStore, block_on};
-
-    use super::*;
-
-    #[test]
-    fn a_file_that_somebody_else_was_faster_to_make_is_truncated_if_the_opening_asks_for_it() {
-        block_on(async {
-            let options = RankOptions { create: true, ..RankOptions::default() };
-            let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
-            let calls = Calls::new(rank.clone(), Duration::ZERO);
-            let (root, other) = (Credentials::root(), Credentials::new(7, 7));
-            let open = async |user: &Credentials, flags| {
-                calls.create(user, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644), flags).await
-            };
-            let made = open(&root, O_WRONLY | O_TRUNC).await.unwrap().ino;
-            rank.write_file(made, 0, Bytes::from_static(b"content")).await.unwrap();
-            let opened = open(&root, O_WRONLY).await.unwrap();
-            assert_eq!((opened.ino, opened.size), (made, 7));
-            assert_eq!(open(&root, O_WRONLY | O_TRUNC | O_EXCL).await.err(), Some(Error::Exists));
-            assert_eq!(open(&other, O_TRUNC).await.err(), Some(Error::Denied));
-            assert_eq!(rank.stat(made).await.unwrap().size, 7);
-            let opened = open(&root, O_WRONLY | O_TRUNC).await.unwrap();
-            assert_eq!((opened.ino, opened.size), (made, 0));
-        });
-    }
-
-    #[test]
-    fn what_somebody_else_was_faster_to_make_is_not_opened_unless_it_is_a_file() {
-        block_on(async {
-            let options = RankOptions { create: true, ..RankOptions::default() };
-            let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
-            let calls = Calls::new(rank.clone(), Duration::ZERO);
-            let root = Credentials::root();
-            let link = rank.create(&root, Ino::ROOT, b"l", Creation::symlink("f")).await.unwrap().ino;
-            for flags in [O_WRONLY, O_WRONLY | O_TRUNC] {
-                let creation = Creation::new(InodeKind::File, 0o644);
-                let opened = calls.create(&root, Ino::ROOT, b"l", creation, flags).await;
-                assert_eq!(opened.err(), Some(Error::Stale));
-            }
-            // Nobody has it open, so it goes with its entry.
-            rank.unlink(&root, Ino::ROOT, b"l").await.unwrap();
-            assert_eq!(rank.stat(link).await.err(), Some(Error::NotFound));
-        });
-    }
-}
+mod tests;

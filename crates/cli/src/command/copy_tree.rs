@@ -15,6 +15,7 @@ use nacre_walk_cli::{CopyFlags, Filters};
 use serde_json::{Map, Value, json};
 
 use crate::command::remove::{complain, failure_json};
+use crate::command::tree_path::refuse_namespace;
 use crate::failure::Failure;
 use crate::progress::Ticker;
 use crate::session::Context;
@@ -58,6 +59,8 @@ pub struct Args {
 
 /// Runs `nacre copy`.
 pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
+    let instead = "\"nacre fs put --recursive\" and \"nacre fs get --recursive\", which keep neither extended attributes nor hard links";
+    refuse_namespace([args.source.as_path(), args.destination.as_path()], instead)?;
     let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
     let options = args.flags.options(threads.unwrap_or(NonZeroUsize::MIN), args.mirror, selection);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nacre::fs::{Error, Rank, RankOptions};
-use nacre_fuse::{Mount, Options};
+use nacre_fuse::{Mount, Options, SharedLocks};
 use nacre_quantity::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map, Value};
@@ -44,6 +44,10 @@ pub struct Args {
     /// is opened
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::parse_time)]
     cache: Duration,
+    /// Have locks by flock and fcntl hold between the processes of this mount (local), or also between mounts that have this flag
+    /// (shared), by the lock service of the store's servers
+    #[arg(long, value_name = "WHERE", value_parser = ["local", "shared"], default_value = "local")]
+    locks: String,
 }
 
 /// Runs `nacre mount`.
@@ -61,6 +65,10 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
 
 async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -> Result<(), Failure> {
     let folder = free_folder(&args.folder)?;
+    let shares_locks = args.locks == "shared";
+    if shares_locks {
+        check_is_shared(session)?;
+    }
     let store = session.open()?;
     let options = RankOptions { create: !args.read_only, owner: caller(), ..RankOptions::default() };
     let rank = store.rank(options).await.map_err(|error| match error {
@@ -71,6 +79,10 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
         error => failure(error, format_args!("cannot open the namespace of {}", store.name())),
     })?;
     let rank = Arc::new(rank);
+    let locks = match shares_locks {
+        true => Some(Arc::new(SharedLocks::begin(store.clone(), output::complain).await?)),
+        false => None,
+    };
     // From here on a signal has to take the mount off its directory.
     let mut signals = Signals::catch()?;
     let options = Options {
@@ -78,6 +90,7 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
         others: args.allow_other,
         read_only: args.read_only,
         cache: args.cache,
+        locks: locks.clone(),
     };
     let mounted = {
         let (rank, folder) = (rank.clone(), folder.clone());
@@ -86,7 +99,7 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     let mount = mounted.expect("mounting does not panic").map_err(|error| refused(&folder, &error))?;
     let shown = Escaped::of(&args.folder);
     // A mount goes on, even if nothing reads its output.
-    drop(announce(session.json, &args.folder, store.name()));
+    drop(announce(session.json, args, store.name()));
 
     let mut ended = tokio::task::spawn_blocking(move || mount.wait());
     let done = tokio::select! {
@@ -109,21 +122,43 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     done.expect("waiting does not panic")
         .map_err(Failure::io(format_args!("continue the mount on {shown}")))?;
     close(rank).await;
+    if let Some(locks) = locks {
+        // Otherwise they would be left to lapse.
+        locks.end().await;
+    }
     Ok(())
 }
 
-/// Announces that the directory is mounted.
-fn announce(json: bool, folder: &Path, store: &str) -> io::Result<()> {
+/// Checks that a store can have several mounts, whose locks exclude each other.
+fn check_is_shared(session: &Context) -> Result<(), Failure> {
+    if session.folder()?.is_none() {
+        return Ok(());
+    }
+    let uri = session.shown_uri();
+    Err(Failure::Failed(format!(
+        "only one process at a time can open a folder, so {uri} has no other mount to share locks with; start \"nacre serve\" \
+         on it, or leave out --locks"
+    )))
+}
+
+/// Announces that the directory is mounted, and how far locks reach.
+fn announce(json: bool, args: &Args, store: &str) -> io::Result<()> {
+    let folder = &args.folder;
     match json {
         true => {
             let mut said = Map::new();
             said.insert("ready".to_owned(), true.into());
             output::put_bytes(&mut said, "mounted", folder.as_os_str().as_bytes());
             said.insert("store".to_owned(), store.into());
+            said.insert("locks".to_owned(), args.locks.as_str().into());
             output::line(&Value::Object(said).to_string())?
         }
         false => {
-            output::line(&format!("mounted {store} on {}", Escaped::of(folder)))?;
+            let locks = match args.locks == "shared" {
+                true => "; locks hold between mounts",
+                false => "; locks hold within this mount",
+            };
+            output::line(&format!("mounted {store} on {}{locks}", Escaped::of(folder)))?;
             output::line("ready")?;
         }
     }

@@ -4,7 +4,7 @@ mod index;
 mod watch;
 
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use index::Sweep;
@@ -16,6 +16,7 @@ use nacre_walk::{Ended, Walk};
 use nacre_walk_cli::{CommandError, Counted, Plan, quoted, raw_stdout};
 use watch::Watch;
 
+use super::tree_path::refuse_namespace;
 use crate::failure::Failure;
 use crate::output;
 use crate::session::Context;
@@ -36,6 +37,7 @@ pub struct Args {
 
 /// Runs `nacre walk`.
 pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
+    refuse_namespace(args.walk.roots.iter().map(PathBuf::as_path), "\"nacre fs find\"")?;
     let complain = |line: &str| output::complain(&format!("nacre: {line}"));
     walk(&args.walk, &args.index, session.json, complain).map_err(|error| match error {
         CommandError::Usage(sentence) => Failure::Usage(sentence),
