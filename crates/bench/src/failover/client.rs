@@ -8,9 +8,9 @@ use nacre::sequencer::Sequencer;
 use serde::{Deserialize, Serialize};
 
 use super::point::{BIN_MS, Pause, System};
-use super::positions::Positions;
 use crate::BenchError;
 use crate::kit::peer::etcd;
+use crate::kit::positions::Positions;
 use crate::kit::process::{self, together};
 use crate::kit::server;
 
