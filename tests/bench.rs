@@ -95,7 +95,7 @@ fn a_study_runs_on_the_program_that_started_it() {
     study(&["--clients", "0"]).failed(2, &["at least 1"]);
     let help = String::from_utf8(run(self::study(&["--help"])).stdout).unwrap();
     assert!(
-        ["Usage: nacre bench", "rmw", "locks", "failover", "balance", "namespace", "walk", "trees", "reflect"]
+        ["Usage: nacre bench", "rmw", "locks", "failover", "namespace", "walk", "trees", "balance"]
             .iter()
             .all(|word| help.contains(word))
     );
@@ -251,7 +251,8 @@ fn a_sequencer_is_moved_off_an_overloaded_rank_and_every_position_is_there_once(
     }
     assert_eq!(report["simulated"].as_array().unwrap().len(), 7 * 2);
     assert_eq!(report["decided"].as_array().unwrap().len(), 7);
-    for name in ["figure-7", "figure-7-modes", "figure-9-client", "throughput-proxy-half", "imbalance-simulated"]
+    for name in
+        ["figure-7", "figure-7-modes", "figure-9-client", "throughput-proxy-half", "imbalance-simulated"]
     {
         let svg = fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
         assert!(svg.starts_with("<svg") && svg.contains("</svg>"), "{name}");

@@ -249,6 +249,10 @@ function m(input, output)
   }) do
     if pcall(f) then output:append('not refused ') end
   end
+  local high, low = bufferlist.new(), bufferlist.new()
+  high:append('\\255')
+  low:append('a')
+  assert(low < high and low <= high and low ~= high and not (high <= low))
   assert(objclass.ENOENT == 2 and ('a'):rep(2) == 'aa' and #bufferlist.new() == 0 and type(input) == 'userdata')
 end
 objclass.register(m)";
@@ -259,6 +263,43 @@ fn what_a_script_must_not_reach_is_out_of_its_reach() {
     let store = open(&cluster.uri("reach"));
     put(&store, "reach", REACHING);
     assert_eq!(output(&store, "o", "reach.m", ""), "");
+}
+
+/// A method that asks for the object's size with ever more room on a stack that is all but full.
+const FULL: &str = "
+function m(input, output)
+  local filler, reached, levels, steps, last = {}
+  for i = 1, 4000 do filler[i] = i end
+  local function fine(n)
+    steps = n
+    if n == last then return (nacre.size()) end
+    return (fine(n + 1))
+  end
+  local function deep(n, ...)
+    reached = n
+    if n == levels then return (fine(1)) end
+    return (deep(n + 1, ...))
+  end
+  pcall(deep, 1, table.unpack(filler))
+  levels = reached - 1
+  pcall(deep, 1, table.unpack(filler))
+  local most = steps
+  for less = 0, 40 do
+    last = most - less
+    pcall(deep, 1, table.unpack(filler))
+    if ('').dump then return -objclass.EPERM end
+  end
+end
+objclass.register(m)";
+
+#[test]
+fn a_full_stack_leaves_no_script_the_methods_of_the_osd() {
+    let cluster = Cluster::shared();
+    let store = open(&cluster.uri("full"));
+    put(&store, "full", FULL);
+    // Where the stack is full within an operation, the call ends for good.
+    let ended = call(&store, "o", "full.m", "");
+    assert!(!matches!(&ended, Err(CallError::Failed { errno: errno::EPERM, .. })), "{ended:?}");
 }
 
 #[test]

@@ -138,6 +138,7 @@ fn sequencers_below_a_pinned_directory_are_its_ranks() {
     // A file is nothing that can be pinned.
     keeper.run_with(["fs", "put", "-", "/jobs/file"], b"x").ok();
     keeper.run(["rank", "pin", "/jobs/file", "1"]).failed(1, &["cannot pin /jobs/file", "not a directory"]);
+    keeper.run(["rank", "pin", "/jobs", "7"]).failed(1, &["cannot pin /jobs", "there is no metadata rank 7"]);
     // Freed, it keeps what it has, which may be moved with all that is below a path.
     keeper.run(["rank", "unpin", "/jobs"]).ok();
     keeper.run(["sequencer", "create", "/jobs/late"]).ok();

@@ -34,3 +34,7 @@ fi
 # Protocols differ with several lock servers only. The figures are those of one server.
 study protocols --mpi mpich --edges 100 --lock-servers 4 --protocols two-phase,one-try,alt-try \
     --systems none-unsieved,posix,list,datatype --out "$scratch"
+
+# Small pieces, by collective and by independent calls.
+"$nacre" bench pieces --folder "${FOLDER:-$scratch}" --out "$scratch" --results "$here/pieces.json" ${QUICK:+--quick} >"$here/pieces.txt"
+cat "$here/pieces.txt"

@@ -50,6 +50,8 @@ pub struct Driver {
     /// The warnings of the tick before, which are not said again.
     said: Vec<String>,
     settings: Settings,
+    /// True if somebody has asked for balancing, as the map was last read.
+    is_asked: bool,
 }
 
 /// What decides.
@@ -87,6 +89,7 @@ impl Driver {
             moves: Vec::new(),
             said: Vec::new(),
             settings: Settings::default(),
+            is_asked: false,
         })
     }
 
@@ -128,13 +131,19 @@ impl Driver {
         let in_force = match patient(within, self.registry.current()).await {
             Ok(in_force) => in_force,
             Err(error) => {
-                warnings.push(format!("the balancer's settings cannot be read: {error}"));
+                // A store where nobody balances is not written to because it did not answer once.
+                if self.is_asked || error.kind == ErrorKind::Corrupt {
+                    warnings.push(format!("the balancer's settings cannot be read: {error}"));
+                }
                 return None;
             }
         };
         self.settings = in_force.settings.clone();
-        if in_force == InForce::default() {
-            // Where nobody balances, nothing is written.
+        self.is_asked = in_force != InForce::default();
+        if !self.is_asked {
+            // Where nobody balances, nothing is written. Versions may begin anew after that.
+            self.core = None;
+            self.loaded = 0;
             return None;
         }
         self.load(&in_force, within, warnings).await;
@@ -233,7 +242,7 @@ impl Driver {
     /// Makes moves, one after another, within a tick.
     async fn carry_out(&mut self, moves: &[Move], warnings: &mut Vec<String>) {
         let end = tokio::time::Instant::now() + self.settings.tick();
-        for wanted in moves {
+        for (at, wanted) in moves.iter().enumerate() {
             match tokio::time::timeout_at(end, self.migrate.migrate(wanted)).await {
                 Ok(Ok(())) => {
                     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -255,6 +264,9 @@ impl Driver {
                     warnings.push(format!(
                         "moving {wanted} takes longer than a tick; the moves behind it are not begun"
                     ));
+                    if let Some(core) = &mut self.core {
+                        moves[at + 1..].iter().for_each(|behind| core.ledger.not_begun(&behind.id));
+                    }
                     return;
                 }
             }

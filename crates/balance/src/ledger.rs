@@ -115,6 +115,11 @@ impl Ledger {
         }
     }
 
+    /// Notes that a move was not begun: there is nothing to judge.
+    pub fn not_begun(&mut self, id: &ResourceId) {
+        self.open.retain(|open| open.id != *id);
+    }
+
     /// Judges the moves that are old enough, by the loads of all ranks now.
     pub fn judge(&mut self, loads: &[f64], now: Duration, tick: Duration) -> Vec<Note> {
         let mut notes = Vec::new();
@@ -201,6 +206,15 @@ mod tests {
         ledger.failed(&moved(0, 1).id, at(1), TICK);
         assert_eq!(ledger.rests_until(&moved(0, 1).id, at(2)), Some(at(5)));
         assert!(ledger.judge(&[10.0, 0.0], at(4), TICK).is_empty());
+    }
+
+    #[test]
+    fn a_move_that_was_not_begun_is_not_judged() {
+        let mut ledger = Ledger::default();
+        ledger.moved(&moved(0, 1), &[10.0, 0.0], at(1), TICK);
+        ledger.not_begun(&moved(0, 1).id);
+        assert!(ledger.judge(&[10.0, 0.0], at(4), TICK).is_empty());
+        assert_eq!(ledger.rests_until(&moved(0, 1).id, at(4)), None);
     }
 
     #[test]

@@ -129,7 +129,10 @@ impl Policy {
         let framed = Bytes::from(format!("{FRONT}{text}{BEHIND}"));
         let class = nacre_class::validate(&runtime, CLASS, framed.clone(), bounds);
         class.map_err(|error| match error {
-            ClassError::Refused { reason, .. } => wrong(reason),
+            ClassError::Refused { reason, .. } => {
+                let is_late = reason.ends_with(&Bound::Wall.sentence(&bounds));
+                PolicyError { is_late, ..wrong(reason) }
+            }
             error => wrong(error.to_string()),
         })?;
         let class = Class::new(CLASS.to_owned(), version, framed, Vec::new(), bounds);

@@ -164,10 +164,10 @@ pub enum Participants {
 }
 
 /// Returns the ranks that take part, of what was published: those from 0 to the last one that published something in the
-/// latest ticks.
+/// latest ticks. What is of a later time than now by as much is not fresh either: it would stay so after the rank is gone.
 pub fn participants(published: Vec<Published>, now: Duration, tick: Duration) -> Participants {
     let age = |read: &Published| now.saturating_sub(Duration::from_millis(read.at_ms));
-    let is_fresh = |read: &Published| age(read) <= tick * FRESH_TICKS;
+    let is_fresh = |read: &Published| now.abs_diff(Duration::from_millis(read.at_ms)) <= tick * FRESH_TICKS;
     let count = published.iter().filter(|read| is_fresh(read)).map(|read| read.rank + 1).max().unwrap_or(0);
     let mut known = published.into_iter().peekable();
     let mut all = Vec::with_capacity(count);
@@ -230,6 +230,9 @@ mod tests {
         let silent = Participants::Silent { rank: 1, since: None };
         assert_eq!(participants(vec![fresh(0), fresh(2)], now, tick), silent);
         assert_eq!(participants(Vec::new(), now, tick), Participants::All(Vec::new()));
+        // One whose clock was far ahead, and who may be gone for long.
+        let ahead = vec![fresh(0), of(1, 1_000_000), of(1023, u64::MAX)];
+        assert_eq!(participants(ahead, now, tick), Participants::All(vec![fresh(0)]));
     }
 
     #[test]

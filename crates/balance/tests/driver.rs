@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use nacre_balance::{Driver, Metrics, Migrate, Move, Registry, Resource, Sense, published, shipped};
 use nacre_map::log::Log;
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ErrorKind, ObjectStore, StoreError};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
 /// The resources of all ranks.
 type World = Arc<Mutex<Vec<Vec<Resource>>>>;
@@ -144,8 +144,8 @@ async fn a_policy_that_cannot_be_had_leaves_the_one_before_in_force() {
     // The text of the next version is lost.
     set(&store, "hash", shipped("hash").unwrap().text).await;
     let stored = Registry::new(store.clone()).unwrap().current().await.unwrap().policy.unwrap();
-    let object = nacre_object::ObjectId::new(stored.object).unwrap();
-    let remove = nacre_object::Transaction::new().change(nacre_object::WriteOp::Remove);
+    let object = ObjectId::new(stored.object).unwrap();
+    let remove = Transaction::new().change(nacre_object::WriteOp::Remove);
     store.apply(&object, remove).await.unwrap();
     for _ in 0..3 {
         assert!(driver.tick().await.is_some(), "the policy before decides on");
@@ -156,6 +156,50 @@ async fn a_policy_that_cannot_be_had_leaves_the_one_before_in_force() {
         lines[0].contains("version 2") && lines[0].contains("\"adaptable\" of version 1 stays in force"),
         "{lines:?}"
     );
+}
+
+/// A store that does not say what is in force.
+struct Silent(MemoryStore);
+
+impl ObjectStore for Silent {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        if object.as_bytes() == b"nacre/map/balance" {
+            return Reply::ready(Err(StoreError::new(ErrorKind::Unavailable, "no answer")));
+        }
+        self.0.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.0.list(after, limit)
+    }
+}
+
+#[tokio::test]
+async fn a_store_where_nobody_balances_is_not_written_to() {
+    let silent: Arc<dyn ObjectStore> = Arc::new(Silent(MemoryStore::new()));
+    for store in [new(), silent] {
+        let mut driver = driver(&store, &world(1), 0, false);
+        for _ in 0..2 {
+            assert!(driver.tick().await.is_none());
+        }
+        let written = store.list(None, 10).await.unwrap();
+        assert!(written.is_empty(), "{written:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_is_loaded_that_has_the_version_of_one_that_is_gone() {
+    let (store, world) = (new(), world(1));
+    let mut driver = driver(&store, &world, 0, false);
+    set(&store, "adaptable", shipped("adaptable").unwrap().text).await;
+    assert!(driver.tick().await.is_some());
+    let map = ObjectId::new("nacre/map/balance").unwrap();
+    let remove = Transaction::new().change(nacre_object::WriteOp::Remove);
+    store.apply(&map, remove).await.unwrap();
+    assert!(driver.tick().await.is_none());
+    set(&store, "hash", shipped("hash").unwrap().text).await;
+    assert!(driver.tick().await.is_some());
+    assert_eq!(published(&*store).await.unwrap()[0].policy, Some(("hash".to_owned(), 1)));
 }
 
 #[tokio::test]

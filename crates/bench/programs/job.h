@@ -1,4 +1,4 @@
-/* The parts that s3d.c and s3asim.c share: errors, hints, and the bytes that a file has to hold. */
+/* The parts that the programs share: errors, hints, and the bytes that a file has to hold. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>

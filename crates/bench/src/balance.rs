@@ -137,7 +137,7 @@ impl Args {
     fn points(&self) -> Vec<Point> {
         let is_wanted = |system: &System| self.system.is_empty() || self.system.contains(system);
         let systems = System::ALL.into_iter().filter(is_wanted);
-        let point = |system| Point {
+        let point = |system: System| Point {
             system,
             clients: match system {
                 System::Alone => self.clients.iter().take(1).copied().collect(),

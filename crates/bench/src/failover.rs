@@ -12,7 +12,7 @@ mod point;
 mod proxy;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 pub(crate) use client::main as client_main;
 use futures::future::try_join;
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use self::client::{ClientRecord, Orders};
 use self::point::{Event, Measurement, Point, Results, SequencerRecord, System};
 use self::proxy::Proxy;
-use crate::kit::machine::load_average;
+use crate::kit::machine::{load_average, now_ns};
 use crate::kit::peer::{Peer, etcd, temporary_folder, validate_folder};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
@@ -266,8 +266,9 @@ async fn measure_etcd(args: &Args, point: &Point) -> Result<Measurement, BenchEr
     let mut members = etcd::start_cluster(MEMBERS, args.folder.as_deref()).await?;
     let places = members.iter().map(|member| member.address.clone()).collect();
     let crew = Crew::start(CLIENT, &orders(point, places)).await?;
-    let leader = leader(&members).await?;
     run_crew(crew, point, async || {
+        // It may have changed since the beginning.
+        let leader = leader(&members).await?;
         // Killed, as all peers are when they are dropped.
         drop(members.swap_remove(leader));
         Ok(())
@@ -305,7 +306,7 @@ async fn run_crew(
 ) -> Result<Measurement, BenchError> {
     let event = async {
         tokio::time::sleep(Duration::from_millis(point.before_ms)).await;
-        let at_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let at_ns = now_ns();
         act().await?;
         Ok::<_, BenchError>(at_ns)
     };

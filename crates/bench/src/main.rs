@@ -81,6 +81,8 @@ enum Command {
     /// Search sequences with workers that write by MPI-IO: atomic mode compared with none, and with locks of blocks
     #[command(name = "s3asim")]
     S3asim(Box<mpiio::s3asim::Args>),
+    /// Write and read small pieces by MPI-IO: atomic mode compared with none, by collective and by independent calls
+    Pieces(Box<mpiio::pieces::Args>),
     /// Copy datagrams to groups: the reflector's planes compared
     Reflect(Box<reflect::Args>),
     /// The reflector of that study, started by it
@@ -212,6 +214,7 @@ fn run(command: Command, common: &Common) -> Result<(), Failure> {
         Command::LocksClient => locks::client_main()?,
         Command::S3d(args) => mpiio::s3d::run(&args, common)?,
         Command::S3asim(args) => mpiio::s3asim::run(&args, common)?,
+        Command::Pieces(args) => mpiio::pieces::run(&args, common)?,
         Command::Sequencer(args) => sequencer::run(&args, common)?,
         Command::SequencerClient => sequencer::client_main()?,
         Command::Failover(args) => failover::run(&args, common)?,

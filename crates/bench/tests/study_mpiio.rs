@@ -78,6 +78,21 @@ fn workers_write_all_results_of_all_queries() {
 }
 
 #[test]
+fn small_pieces_are_compared_with_what_they_have_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = "pieces --mpi mpich --systems none,own --pieces 512 --ranks 3 --calls 2 --repeat 1";
+    let report = results(words, folder.path());
+    let series = report["series"].as_array().unwrap();
+    assert_eq!(series.len(), 2 * 2);
+    for series in series {
+        let measured = &series["repetitions"][0];
+        assert_eq!(measured["bytes"], 3 * 2 << 20, "{series}");
+        assert_eq!((&measured["wrong_bytes"], &measured["wrong_read"]), (&0.into(), &0.into()), "{series}");
+        assert!(measured["write_s"].as_f64().unwrap() > 0.0, "{series}");
+    }
+}
+
+#[test]
 fn what_is_missing_is_told_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |code: i32, words: &[&str]| {

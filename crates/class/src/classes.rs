@@ -1,5 +1,6 @@
 //! The handle on the classes of a store: installing them, looking at them, calling their methods.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +14,7 @@ use crate::error::{CallError, ClassError};
 use crate::osd::{self, OsdRuntime, Osds};
 use crate::registry::{Record, Registry, StoreRegistry, newest};
 use crate::runtime::{Called, Request, Runtime};
-use crate::validate::validate;
+use crate::validate::{sound, validate};
 
 /// The place where methods run, if that is not this process.
 pub trait Caller: Send + Sync {
@@ -166,11 +167,16 @@ impl Classes {
     fn checked(&self, name: &str, text: Bytes, bounds: Bounds) -> Result<Class, ClassError> {
         let class = validate(&self.runtime, name, text, bounds)?;
         if self.osds.is_some() {
-            let bounded = osd::without_bounds(&class.text).map_err(|error| ClassError::Refused {
+            let refused = |reason: &dyn fmt::Display| ClassError::Refused {
                 name: name.to_owned(),
-                reason: format!("Ceph's OSDs cannot run it: {error}"),
+                reason: format!("Ceph's OSDs cannot run it: {reason}"),
+            };
+            let bounded = osd::without_bounds(&class.text).map_err(|error| refused(&error))?;
+            // With its counters it may be longer than texts of classes are.
+            sound(&self.runtime, name, bounded.into(), bounds).map_err(|error| match error {
+                ClassError::Refused { reason, .. } => refused(&reason),
+                error => error,
             })?;
-            validate(&self.runtime, name, bounded.into(), bounds)?;
         }
         Ok(class)
     }

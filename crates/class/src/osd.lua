@@ -108,10 +108,16 @@ local function method()
     give_up((...))
   end
 
+  local function at_host(f, ...)
+    to_host()
+    return f(...)
+  end
+
+  -- The OSD's own methods come in place within the protected call: a stack that is too full for that call to begin must not
+  -- leave them to the script.
   local function operate(f, ...)
     charge(16)
-    to_host()
-    return finish(pcall(f, ...))
+    return finish(pcall(at_host, f, ...))
   end
 
   -- Arguments ------------------------------------------------------------------------------------------------------------
@@ -566,6 +572,19 @@ local function method()
     raw_append(buffer, text)
   end
 
+  -- Those of the OSD compare byte by byte in C++, which nothing pays for, and take bytes for signed numbers.
+  function N.bufferlist.__eq(a, b)
+    return buffer_bytes(a) == buffer_bytes(b)
+  end
+
+  function N.bufferlist.__lt(a, b)
+    return buffer_bytes(a) < buffer_bytes(b)
+  end
+
+  function N.bufferlist.__le(a, b)
+    return buffer_bytes(a) <= buffer_bytes(b)
+  end
+
   -- The interface of cls_lua, on Nacre's objects.
   local O = N.objclass
 
@@ -679,6 +698,7 @@ local function method()
   function O.map_clear()
     if not exists_now then raise(ENOENT, "no such object or key") end
     local keys = {}
+    charge(#changes)
     for i = 1, #changes do
       -- Keys that the call itself has set are to go too.
       if byte(changes[i]) == 5 then

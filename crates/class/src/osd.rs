@@ -186,7 +186,8 @@ impl OsdRuntime {
                     let found = catalogue.classes.get(&name).map_or(0, |class| class.version);
                     if found < least {
                         let message = format!(
-                            "version {least} of class \"{name}\" has changed the object, and the store's is {found}"
+                            "version {least} of class \"{name}\" has changed the object, and the store's is {found}: \
+                             bring that version back, or remove the object's attribute \"nacre.classes\""
                         );
                         return Err(failed(
                             request,

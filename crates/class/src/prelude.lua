@@ -141,6 +141,8 @@ function strings.format(format, ...)
     local kind = type(values[i])
     if kind == "table" or kind == "function" or kind == "userdata" then values[i] = tostring(values[i]) end
   end
+  -- Once more, to pay for the texts that there are now.
+  N.inspect_format(format, raw_unpack(values, 1, count))
   return raw_format(format, raw_unpack(values, 1, count))
 end
 

@@ -1,7 +1,8 @@
 //! The form of a class's text in which the OSDs of a Ceph cluster run it: with counters.
 //!
 //! Nothing ends a script in an OSD but itself. So a text is parsed, and gets a call of [`COUNT`] at the head of the chunk, of
-//! each function's body, of each loop's body, before each `goto`, and before a statement behind a long stretch without one.
+//! each function's body, of each loop's body, before each `goto`, behind each label, and before a statement behind a long
+//! stretch without one.
 //! Its argument is the weight of the stretch that follows, by the number of its tokens. Whatever runs for long passes a
 //! counter again and again, and the function behind it ends the call. Concatenations, each of which may double a text,
 //! become calls of [`JOIN`], which pays for the result before it is made.
@@ -59,6 +60,7 @@ pub fn rewrite(text: &[u8]) -> Result<Vec<u8>, Unbounded> {
         edits: Vec::new(),
         counter: 0,
         spent: 0,
+        labelled: false,
         varargs: vec![true],
     };
     parser.chunk().map_err(|(at, reason)| unbounded(text, at, reason))?;
@@ -254,6 +256,8 @@ struct Parser<'a> {
     /// The edit of the counter that pays for the stretch that is parsed, and the tokens of that so far.
     counter: usize,
     spent: usize,
+    /// Whether the next statement may be reached by a jump, which passes the counter of the stretch around it by.
+    labelled: bool,
     /// Whether the functions around take a variable number of arguments.
     varargs: Vec<bool>,
 }
@@ -324,6 +328,7 @@ impl<'a> Parser<'a> {
         self.weigh();
         self.counter = self.edits.len();
         self.spent = 0;
+        self.labelled = false;
         self.edits.push(Edit { at, removed: 0, put: Put::Counter(1) });
     }
 
@@ -382,9 +387,9 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Puts a counter before the statement that begins here, if the stretch before it is long.
+    /// Puts a counter before the statement that begins here, if a label or a long stretch is before it.
     fn pause(&mut self) {
-        if self.spent >= STRETCH_TOKENS {
+        if self.labelled || self.spent >= STRETCH_TOKENS {
             self.count(self.token().start);
         }
     }
@@ -394,7 +399,10 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         // Labels at the end of a block must stay there, or a jump to them enters the scope of a variable.
-        if !self.is("::") {
+        if self.is("goto") {
+            // The way back of a loop without a body of its own.
+            self.count(self.token().start);
+        } else if !self.is("::") {
             self.pause();
         }
         let before = self.spent;
@@ -411,6 +419,7 @@ impl<'a> Parser<'a> {
             if self.takes("::") {
                 self.name()?;
                 self.expect("::")?;
+                self.labelled = true;
                 return Ok(());
             }
             return self.expression_statement();
@@ -497,8 +506,6 @@ impl<'a> Parser<'a> {
                 Ok(())
             }
             b"goto" => {
-                // The way back of a loop without a body of its own.
-                self.count(token.start);
                 self.advance();
                 self.name().map(drop)
             }

@@ -79,6 +79,16 @@ fn a_counter_weighs_what_follows_it_and_long_stretches_have_several() {
     // A condition is looked at as often as the body runs.
     let condition = format!("while {}x do end", "x and ".repeat(40));
     assert!(rewritten(&condition).ends_with("do nacre_count(6); end"), "{condition}");
+    // A jump pays for what it leads to.
+    let jump = format!("::a:: x = {{{}}} goto a", "1,".repeat(1000));
+    let expected = format!(
+        " nacre_count(1);::a::  nacre_count(126);x = {{{}}}  nacre_count(1);goto a",
+        "1,".repeat(1000)
+    );
+    assert_eq!(rewritten(&jump), expected);
+    let ends = "while x do if y then goto next end local z ::next:: end x = 1";
+    assert!(rewritten(ends).ends_with("local z ::next:: end  nacre_count(1);x = 1"), "{}", rewritten(ends));
+    assert!(rewritten("do ::a:: ; return end").ends_with("::a:: ;  nacre_count(1);return end"));
     // What follows a branch is not paid for in it.
     let branch = format!("if a then {} end x = 1", "y = 1 ".repeat(50));
     assert!(rewritten(&branch).starts_with(" nacre_count(9);if a then y"), "{}", rewritten(&branch));

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::executor::block_on;
@@ -170,6 +171,15 @@ fn failures_and_bounds_arrive() {
     assert!(error.to_string().contains("10000000 instructions"), "{error}");
     let fenced = call(vec![said([&[38][..], &3_u64.to_le_bytes()].concat())]).0;
     assert!(matches!(fenced, Err(CallError::Fenced { fence: 3, .. })));
+}
+
+#[test]
+fn a_class_may_be_longer_with_its_counters_than_a_class_may_be() {
+    let classes = Classes::new(Arc::new(MemoryStore::new())).run_in(Box::new(Played::default()));
+    let body = "a=a..a ".repeat(36_000);
+    let text = format!("function m() end objclass.register(m) function n(a) {body}end");
+    let bounds = Bounds { wall: Duration::from_secs(60), ..Bounds::default() };
+    assert_eq!(block_on(classes.put("c", text.into(), bounds)).unwrap(), 1);
 }
 
 #[test]

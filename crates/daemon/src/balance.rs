@@ -50,7 +50,11 @@ impl Balancing {
         };
         let thread = std::thread::Builder::new()
             .name("nacre-balance".to_owned())
-            .spawn(move || runtime.block_on(work))
+            .spawn(move || {
+                runtime.block_on(work);
+                // A policy that still runs changes nothing, and may take some seconds to end.
+                runtime.shutdown_background();
+            })
             .map_err(failed)?;
         Ok(Balancing { stop: Some(stop), thread: Some(thread) })
     }

@@ -273,7 +273,7 @@ impl ActiveRank {
         out: &mut Vec<Output>,
     ) {
         match self.sequencers.get_mut(id) {
-            Some(Entry::Elsewhere(place, since)) if now < *since + migration::KNOWN => {
+            Some(Entry::Elsewhere(place, since)) if migration::is_known(&call, now, *since) => {
                 out.push(Output::Reply(ticket, migration::elsewhere(&call, *place)));
             }
             None | Some(Entry::Elsewhere(..)) => {
@@ -303,7 +303,7 @@ impl ActiveRank {
         match call {
             Call::Create(_) => reply(out, Reply::Exists),
             Call::Move(to, mode) => return self.begin_move(now, ticket, id, (to, mode), out),
-            Call::Look => {
+            Call::Look if !live.leaving => {
                 let shown = match self.sequencers.get(id) {
                     Some(Entry::Live(live)) => self.shown(id, live),
                     _ => return,
@@ -315,7 +315,8 @@ impl ActiveRank {
                 live.changes.push((ticket, policy));
                 self.capabilities.set_policy(now, id, policy, &mut orders);
             }
-            Call::Next(_) | Call::Read | Call::Remove => {
+            // What is looked at while it leaves waits for that, as the others do: its tail may be another rank's by now.
+            Call::Next(_) | Call::Read | Call::Remove | Call::Look => {
                 self.waiting.insert(ticket, (id.clone(), call));
                 self.capabilities.serve(now, id, session, ticket, &mut orders);
             }

@@ -13,14 +13,16 @@
 //! its bytes in the background, where nothing calls the MPI library. What needs that library is done in the call, or when the program
 //! waits for the request.
 //!
-//! Each process reads or writes its bytes itself, and writes none that are not locked. A call of the system for each of many small pieces is
-//! slow, though. So under a lock for all, processes exchange their pieces first; and a process alone locks what is between them, too, and writes
-//! all of it at once. MPI libraries write back what is between the pieces without a lock, which loses what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
+//! This library reads and writes the bytes itself, and writes none that are not locked. A call of the system for each of many small pieces
+//! is slow, though. So under a lock for all, processes exchange their pieces first; and a process alone locks what is between them, too, and
+//! writes all of it at once. MPI libraries write back what is between the pieces without a lock, which loses what others write there. Only
+//! a file type that cannot be described is left to them, under a lock of the whole file.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::fs::{File, Metadata};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nacre::lock::{self, Description, Mode, Region};
 use nacre_lock::Pattern;
@@ -498,7 +500,7 @@ impl Request<'_> {
             Some(all) if party.rank == 0 => self.lock_of_all(all),
             _ => (None, None),
         };
-        // The size by which all processes know where the file ends. Nobody who locks changes it meanwhile.
+        // The size by which all processes know where the file ends. Nobody who locks makes it shorter meanwhile.
         let about = message.as_ref().and_then(|_| self.atomic.file.metadata().ok());
         let file_bytes = about.filter(Metadata::is_file).map(|about| about.len());
         let message = message.filter(|_| file_bytes.is_some());
@@ -555,6 +557,7 @@ impl Request<'_> {
     ) -> Result<MPI_Status, Failure> {
         let Atomic { party, file, .. } = self.atomic;
         if self.operation.writes {
+            self.atomic.exchanged.store(true, Ordering::Release);
             let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));
             exchange.write(party, file, outgoing, check)?;
             return Ok(mpi::status_of(part.bytes)?);

@@ -1,9 +1,9 @@
 //! Collective accesses in two phases, for many small pieces: each process has a *domain*, a part of the file in a row, and does the calls of
 //! the system for all that is accessed there. The processes exchange the bytes before a write and after a read.
 //!
-//! The file between the first and the last byte is divided into as many domains as there are processes. A domain is moved window by window, so
-//! the memory that this takes does not depend on the access. A process's bytes are in the order of the file, so those of a window are
-//! in a row in its memory, and are sent from there; since each process knows the patterns of all, nothing else is sent.
+//! The file between the first and the last byte is divided into as many domains as there are processes. A domain is moved window by window,
+//! so the memory that this takes does not depend on the length of the access. A process's bytes are in the order of the file, so those of a
+//! window are in a row in its memory, and are sent from there; since each process knows the patterns of all, nothing else is sent.
 
 use std::fs::File;
 use std::ops::Range;
@@ -17,6 +17,9 @@ use crate::party::Party;
 
 /// The bytes of a domain that are moved at once.
 const WINDOW_BYTES: u64 = 4 << 20;
+
+/// The least of them, where processes read the same bytes.
+const WINDOW_BYTES_MIN: u64 = 64 << 10;
 
 /// The unit of a domain's length: as long as a page, so that no two processes write to the same page of the file.
 const UNIT_BYTES: u64 = 4096;
@@ -86,12 +89,24 @@ impl Wanted {
         Pattern::new(&Datatype::Struct { members: self.members.clone() }.at(0)).ok()
     }
 
+    /// Returns the bytes of a domain that are moved at once, where the union of what is wanted is this. Bytes that all processes want are
+    /// sent to each of them, so whoever has read them holds as many copies.
+    fn window_bytes(&self, union: &Pattern) -> u64 {
+        match union.byte_count() == self.bytes {
+            true => WINDOW_BYTES,
+            false => (WINDOW_BYTES / self.parts.len().max(1) as u64).max(WINDOW_BYTES_MIN),
+        }
+    }
+
     /// Returns whether an exchange is faster than each process's access on its own.
     pub fn gains_by_exchange(&self) -> bool {
         let pieces = self.parts.iter().fold(0u64, |pieces, part| pieces.saturating_add(part.region_count()));
         let small = self.bytes < pieces.saturating_mul(PIECE_BYTES_MAX);
-        // Pieces that stay as many cost as many calls, whoever makes them.
-        self.is_exact && small && self.union().is_some_and(|union| union.region_count() <= pieces / 2)
+        let Some(bounds) = self.bounds().filter(|_| self.is_exact && small) else { return false };
+        // Pieces that stay as many cost as many calls, whoever makes them. Windows that nobody wants anything of take time too, and
+        // between pieces at both ends of a large file there is no end of them.
+        let windows = |union: &Pattern| (bounds.end - bounds.start) / self.window_bytes(union);
+        self.union().is_some_and(|union| union.region_count() <= pieces / 2 && windows(&union) <= pieces)
     }
 }
 
@@ -127,6 +142,8 @@ pub struct Exchange {
     end: u64,
     /// The length of a domain.
     domain_bytes: u64,
+    /// The bytes of a domain that are moved at once.
+    window_bytes: u64,
 }
 
 impl Exchange {
@@ -134,15 +151,16 @@ impl Exchange {
     pub fn new(message: &[u8]) -> Option<Exchange> {
         let wanted = Wanted::new(&parse(message)?)?;
         let union = wanted.union()?;
+        let window_bytes = wanted.window_bytes(&union);
         let Range { start, end } = wanted.bounds?;
         let start = start - start % UNIT_BYTES;
         let domain_bytes = (end - start).div_ceil(wanted.parts.len() as u64);
         let domain_bytes = domain_bytes.checked_next_multiple_of(UNIT_BYTES)?;
-        Some(Exchange { parts: wanted.parts, union, start, end, domain_bytes })
+        Some(Exchange { parts: wanted.parts, union, start, end, domain_bytes, window_bytes })
     }
 
     fn rounds(&self) -> u64 {
-        self.domain_bytes.div_ceil(WINDOW_BYTES)
+        self.domain_bytes.div_ceil(self.window_bytes)
     }
 
     /// Returns the window of a process in a round, as far as it is before an end; it is empty where its domain has ended.
@@ -152,7 +170,7 @@ impl Exchange {
             let offset = (process as u64).saturating_mul(self.domain_bytes).saturating_add(within);
             self.start.saturating_add(offset).min(end)
         };
-        place(round * WINDOW_BYTES)..place((round + 1) * WINDOW_BYTES)
+        place(round * self.window_bytes)..place((round + 1) * self.window_bytes)
     }
 
     /// Returns where the bytes of a window are in the memory of a process.
@@ -275,7 +293,7 @@ impl Exchange {
 }
 
 /// Returns the result of this process, and an error if another one failed: its bytes were theirs too. Collective.
-fn agreed(party: &Party, result: Result<(), Failure>) -> Result<(), Failure> {
+pub fn agreed(party: &Party, result: Result<(), Failure>) -> Result<(), Failure> {
     let all = party.agree(result.is_ok())?;
     result?;
     if all.into_iter().all(|succeeded| succeeded) { Ok(()) } else { Err(Failure::Elsewhere) }
@@ -316,4 +334,53 @@ fn member(description: Description) -> Option<Member> {
             Member { count: view.count, displacement, of: view.datatype }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what processes tell that want these regions.
+    fn all(parts: &[Vec<Region>]) -> Vec<Vec<u8>> {
+        let of = |regions: &Vec<Region>| {
+            let bytes = regions.iter().map(|region| region.length).sum();
+            told(bytes, &Description::List(regions.clone()))
+        };
+        parts.iter().map(of).collect()
+    }
+
+    /// Returns pieces of 64 bytes that lie among those of another process, the second half of them so far behind the first.
+    fn pieces(process: u64, far: u64) -> Vec<Region> {
+        let half = |piece: u64| if piece < 500 { 0 } else { far };
+        (0..1000).map(|piece| Region::new(64 * (2 * piece + process) + half(piece), 64)).collect()
+    }
+
+    #[test]
+    fn small_pieces_are_exchanged_unless_there_is_too_much_between_them() {
+        for (far, gains) in [(0, true), (1 << 30, true), (1 << 40, false), (1 << 62, false)] {
+            let wanted = Wanted::new(&all(&[pieces(0, far), pieces(1, far)])).unwrap();
+            assert!(wanted.is_disjoint(), "{far}");
+            assert_eq!(wanted.gains_by_exchange(), gains, "{far}");
+        }
+    }
+
+    #[test]
+    fn windows_are_smaller_where_many_read_the_same_bytes() {
+        let exchange = |all: &[Vec<u8>]| Exchange::new(&message(all).unwrap()).unwrap();
+        assert_eq!(exchange(&all(&[pieces(0, 0), pieces(1, 0)])).window_bytes, WINDOW_BYTES);
+        assert_eq!(exchange(&all(&[pieces(0, 0), pieces(0, 0)])).window_bytes, WINDOW_BYTES / 2);
+        let some = pieces(0, 1 << 30)[495..505].to_vec();
+        let same = exchange(&all(&std::iter::repeat_n(some, 100).collect::<Vec<_>>()));
+        assert_eq!(same.window_bytes, WINDOW_BYTES_MIN);
+        // Domains are divided into windows without a gap.
+        let mut end = same.start;
+        for process in 0..100 {
+            for round in 0..same.rounds() {
+                let window = same.window(process, round, same.end);
+                assert_eq!(window.start, end);
+                end = window.end;
+            }
+        }
+        assert_eq!(end, same.end);
+    }
 }

@@ -1,5 +1,5 @@
-//! Reading and writing a file itself: the bytes that are locked, and no others. The functions of MPI libraries may also touch those between
-//! them, or take a file type for other bytes than the standard says.
+//! Reading and writing a file itself. Nothing is written but what is locked. The functions of MPI libraries may also write what is between
+//! that, or take a file type for other bytes than the standard says.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};

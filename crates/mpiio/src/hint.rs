@@ -209,6 +209,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_between_small_pieces_is_locked_only_where_nothing_else_is_asked_for() {
+        let may_sieve = |hints: &[(&CStr, &str)]| parse(hints).unwrap().may_sieve();
+        assert!(
+            may_sieve(&[]) && may_sieve(&[(PROTOCOL, "two-phase"), (FLUSH, "true"), (METHOD, "datatype")])
+        );
+        for (name, value) in [(SIEVE, "false"), (METHOD, "list"), (METHOD, "posix"), (BLOCK, "4KiB")] {
+            assert!(!may_sieve(&[(name, value)]), "{value}");
+        }
+    }
+
+    #[test]
     fn blocks_are_locked_as_a_whole_and_once() {
         let hints = parse(&[(BLOCK, "4KiB")]).unwrap();
         let rounded = |regions: &[(u64, u64)]| -> Vec<(u64, u64)> {
@@ -229,9 +240,15 @@ mod tests {
         let refused = |name, value| parse(&[(name, value)]).unwrap_err();
         let sentence = "the hint nacre_lock_method=List is wrong: the values are posix, list, datatype";
         assert_eq!(refused(METHOD, "List"), sentence);
-        for (name, value) in
-            [(PROTOCOL, ""), (BLOCK, "0"), (BLOCK, "2GiB"), (BLOCK, "x"), (FLUSH, "yes"), (STRIPE, "much")]
-        {
+        for (name, value) in [
+            (PROTOCOL, ""),
+            (BLOCK, "0"),
+            (BLOCK, "2GiB"),
+            (BLOCK, "x"),
+            (FLUSH, "yes"),
+            (SIEVE, "off"),
+            (STRIPE, "much"),
+        ] {
             let start = format!("the hint {}={value} is wrong: ", name.to_str().unwrap());
             assert!(refused(name, value).starts_with(&start), "{start}");
         }

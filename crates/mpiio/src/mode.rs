@@ -96,6 +96,7 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
             pointer: Mutex::new(pointer),
             view: Mutex::default(),
             split: Mutex::default(),
+            exchanged: open.exchanged(),
         }),
         // One says it for all.
         (Err(sentence), Some(first)) if first == party.rank => Err(Failure::Own(sentence)),

@@ -5,12 +5,13 @@ use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use nacre::lock::BlockingFile;
 use nacre_quantity::Escaped;
 
+use crate::exchange::agreed;
 use crate::failure::Failure;
 use crate::file;
 use crate::hint::Hints;
@@ -36,6 +37,8 @@ pub struct Open {
     atomic: RwLock<Option<Arc<Atomic>>>,
     /// The atomic mode that it was in last, whose writes may not be on the device yet.
     ended: Mutex<Option<Arc<Atomic>>>,
+    /// True once processes have written each other's bytes, which all of them know.
+    exchanged: Arc<AtomicBool>,
 }
 
 /// The state of a file in atomic mode.
@@ -56,6 +59,8 @@ pub struct Atomic {
     pub view: Mutex<Option<Arc<View>>>,
     /// The result of the split collective operation that has begun.
     pub split: Mutex<Option<KeptStatus>>,
+    /// True once processes have written each other's bytes.
+    pub exchanged: Arc<AtomicBool>,
 }
 
 static FILES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);
@@ -83,9 +88,8 @@ pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, i
         Ok(hints) => (Arc::new(Mutex::new(hints)), None),
         Err(sentence) => (Arc::default(), Some(sentence)),
     };
-    let atomic = RwLock::new(None);
-    let open =
-        Arc::new(Open { path, mode, identity, party, hints, wrong_hint, atomic, ended: Mutex::default() });
+    let (atomic, ended, exchanged) = (RwLock::new(None), Mutex::default(), Arc::default());
+    let open = Arc::new(Open { path, mode, identity, party, hints, wrong_hint, atomic, ended, exchanged });
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     files.get_or_insert_default().insert(key(file), open.clone());
     open
@@ -131,10 +135,21 @@ impl Open {
         }
     }
 
-    /// Flushes to the device what this library has written.
+    /// Returns what tells whether processes have written each other's bytes, for the state of its atomic mode.
+    pub fn exchanged(&self) -> Arc<AtomicBool> {
+        self.exchanged.clone()
+    }
+
+    /// Flushes to the device what this library has written. Collective if processes have written each other's bytes: a process's own are on
+    /// the device when all have flushed.
     pub fn flush(&self) -> Result<(), Failure> {
         let known = self.atomic().or_else(|| hold(&self.ended).clone());
-        known.filter(|known| known.mode.writes).map_or(Ok(()), |known| file::flush(&known.file))
+        let flushed =
+            known.filter(|known| known.mode.writes).map_or(Ok(()), |known| file::flush(&known.file));
+        match self.party {
+            Some(party) if self.exchanged.load(Ordering::Acquire) => agreed(&party, flushed),
+            _ => flushed,
+        }
     }
 
     /// Opens the file itself, which this library reads and writes on its own.

@@ -16,6 +16,9 @@ const LIST_MAX: u64 = 1 << 14;
 /// The mean distance of pieces up to which they are sieved out of what is between them, in bytes.
 const SIEVED_STRIDE: u64 = 4096;
 
+/// The number of pieces from which on that is worth it.
+const SIEVED_MIN: u64 = 16;
+
 /// The end of the last byte that a file can have.
 const END: u64 = nacre_lock::OFFSET_MAX;
 
@@ -66,8 +69,8 @@ impl Touched {
     /// than a call for each of them.
     pub fn sieved(&self) -> Option<&Pattern> {
         let Touched::Pieces(pieces) = self else { return None };
-        let span = pieces.bounds()?.length;
-        (span <= pieces.region_count().saturating_mul(SIEVED_STRIDE)).then_some(pieces)
+        let (span, count) = (pieces.bounds()?.length, pieces.region_count());
+        (count >= SIEVED_MIN && span <= count.saturating_mul(SIEVED_STRIDE)).then_some(pieces)
     }
 }
 

@@ -323,6 +323,7 @@ fn hints_choose_how_bytes_are_locked_and_wrong_ones_are_named() {
         ("nacre_protocol", "one-try"),
         ("nacre_lock_block", "4KiB"),
         ("nacre_lock_flush", "true"),
+        ("nacre_sieve", "false"),
     ];
     for (hint, value) in hints {
         let printed = succeed(&[], 2, &program("gaps.c"), &[file.as_str(), "3", hint, value]);

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use crate::cache::ObjectCache;
 use crate::error::errno;
 use crate::name::{extent_prefix, keyed};
-use crate::record::{Changed, ForkRecord, Header, Placed, Token, decode_key};
+use crate::record::{Author, Changed, ForkRecord, Header, Placed, Token, decode_key};
 use crate::request::{self, Call};
 use crate::script::{self, FOREIGN_CHUNK, Routine, Section, Sections};
 use crate::sys::WriteStep;
@@ -503,6 +503,33 @@ fn writes_that_are_made_of_many_pieces_keys_and_appends_are_native() {
     let whole = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(18_980, 20));
     let Answer::Range(read) = &done(whole).answers[0] else { panic!("not a range") };
     assert_eq!((&read.data[..], read.size), (&b"abc\0\0\0\0\0\0\0abctail"[..], 18_997));
+}
+
+#[test]
+fn whatever_changes_a_watched_object_keeps_its_mark() {
+    let (store, object) = (Emulated::new(true), ObjectId::try_from("o").unwrap());
+    // It never existed: the mark is all that there is.
+    let header = Header { watched: true, author: Author::Token(store.token()), ..Header::default() };
+    let (attribute, value) = (name(native::HEADER.to_bytes()), Bytes::from(header.encode()));
+    let mark = Transaction::new().change(WriteOp::SetAttribute { name: attribute, value });
+    assert!(matches!(block_on(store.memory.apply(&object, mark)).unwrap(), Outcome::Done(_)));
+    let write = |offset: u64| Transaction::new().write(Fork::DEFAULT, offset, "bytes");
+    assert!(store.write_natively(&object, &write(0)).is_none());
+    let unmarked = store.call(&object, &write(0), None, false).unwrap();
+    assert!(matches!(unmarked, Err(reply::Reply::Unindexed)), "it was made without a mark in the index");
+    let call =
+        |transaction: &Transaction| store.call(&object, transaction, None, true).unwrap().ok().unwrap();
+    let made = call(&write(0));
+    assert_eq!((made.version, made.existed, made.watched), (1, false, true));
+    assert!(store.write_natively(&object, &write(3)).is_some());
+    let written = store.header(&object).unwrap();
+    assert_eq!((written.version, written.watched), (2, true));
+    store.tend(&object);
+    let tended = store.header(&object).unwrap();
+    assert!(tended.watched && tended.tail < written.tail, "it was compacted");
+    let removed = call(&Transaction::new().change(WriteOp::Remove));
+    assert_eq!((removed.version, removed.exists, removed.watched), (3, false, true));
+    assert!(call(&write(0)).watched && store.header(&object).unwrap().watched);
 }
 
 #[test]

@@ -238,3 +238,12 @@ fn one_run_does_not_see_what_another_left() {
         assert_eq!(policy.run(&view(0, &ranks, None), None).unwrap().targets[0], 1.0);
     }
 }
+
+#[test]
+fn a_policy_that_a_slow_machine_does_not_load_in_time_is_late() {
+    let bounds = Bounds { wall: Duration::from_millis(10), instructions: 1_000_000_000, ..BOUNDS };
+    let text = "return {} end while true do end local function never()";
+    let error = Policy::with_bounds("slow", 1, text, bounds).unwrap_err();
+    assert!(error.is_late, "{error}");
+    assert!(!Policy::new("wrong", 1, "return {").unwrap_err().is_late);
+}

@@ -1,4 +1,4 @@
-//! The arguments that both studies have.
+//! The arguments that all these studies have.
 
 use std::path::PathBuf;
 

@@ -17,7 +17,7 @@ use crate::kit::server::{ServerPlan, Servers};
 use crate::kit::study::runtime;
 use crate::{BenchError, Common};
 
-/// What both programs share.
+/// The parts that the programs share.
 const HEADER: &str = include_str!("../../programs/job.h");
 
 /// The maximum length of what is cited of a failed job's messages, in characters.

@@ -24,8 +24,10 @@ pub enum System {
     Posix,
     /// Nacre's atomic mode, with a request for 64 regions
     List,
-    /// Nacre's atomic mode, with a request for each access
+    /// Nacre's atomic mode as it is by default, with a request for each access; small pieces with what is between them
     Datatype,
+    /// The same without locks of more than the access, for pieces that are written with the bytes between them
+    Exact,
     /// Nacre's atomic mode with locks of blocks of 4 KiB
     #[value(name = "block-4k")]
     #[serde(rename = "block-4k")]
@@ -69,9 +71,9 @@ impl System {
         self.is_ours() || matches!(self, System::Own | System::OwnUnsieved)
     }
 
-    /// Returns whether bytes are locked exactly: the method of the paper whose results the targets are about.
+    /// Returns whether bytes are locked, not blocks: the methods of the paper whose results the targets are about.
     pub(super) fn is_exact(self) -> bool {
-        matches!(self, System::Posix | System::List | System::Datatype)
+        matches!(self, System::Posix | System::List | System::Datatype | System::Exact)
     }
 
     /// Returns whether only the study of S3D has it.
@@ -89,6 +91,7 @@ impl System {
             System::Posix => &["nacre_lock_method=posix"],
             System::List => &["nacre_lock_method=list"],
             System::Datatype => &["nacre_lock_method=datatype"],
+            System::Exact => &["nacre_lock_method=datatype", "nacre_sieve=false"],
             System::Block4k => &["nacre_lock_block=4KiB"],
             System::Block64k => &["nacre_lock_block=64KiB"],
             System::Block4kFlushed => &["nacre_lock_block=4KiB", "nacre_lock_flush=true"],
@@ -146,8 +149,8 @@ impl Subject {
 
     /// Returns the index of its colour, the same in all figures.
     pub(super) fn colour(&self) -> usize {
-        let mpi = if self.mpi == Mpi::Mpich { 0 } else { 14 };
-        let protocol = self.protocol.map_or(0, |protocol| 28 * protocol as usize);
+        let mpi = if self.mpi == Mpi::Mpich { 0 } else { 15 };
+        let protocol = self.protocol.map_or(0, |protocol| 30 * protocol as usize);
         self.system as usize + mpi + protocol
     }
 }

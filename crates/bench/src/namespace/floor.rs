@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
@@ -24,6 +24,8 @@ use fuser::{
 use nacre_quantity::Escaped;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat, fstat, fsync, openat, renameat, statat, unlinkat};
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
 
 use crate::BenchError;
 
@@ -46,6 +48,9 @@ pub struct FloorArgs {
 /// # Errors
 /// Those of the system: there is no FUSE, or the user may not mount.
 pub fn main(args: &FloorArgs) -> Result<(), BenchError> {
+    // A terminal interrupts all processes of the study. This one ends with its input all the same, or nothing would take the mount away.
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    flag::register(SIGINT, &INTERRUPTED).map_err(BenchError::io("catch signals"))?;
     let floor = Passthrough::new(&args.source)?;
     let mut config = Config::default();
     config.mount_options =

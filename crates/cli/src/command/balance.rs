@@ -284,8 +284,10 @@ async fn set(
     let (name, text) = policy_text(&policy, name)?;
     let registry = registry(session.open_to_fill()?)?;
     let author = default_author();
-    // Settings first: the policy then begins with its own.
+    // Settings first: the policy then begins with its own. Where the policy cannot be, they stay as well.
     if !settings.is_empty() {
+        let version = registry.current().await?.version.saturating_add(1);
+        Policy::new(&name, version, &text).map_err(|error| failure(error.into()))?;
         let changed = registry
             .change(&author, |mut known| {
                 known.settings = settings.apply(known.settings);

@@ -28,7 +28,7 @@ there is no library or no server for the job; 2 for wrong usage.";
 
 /// Run an MPI job with a correct atomic mode of MPI-IO
 ///
-/// The programs need no changes. With MPI_File_set_atomicity, each read and write locks exactly its own bytes while it
+/// The programs need no changes. With MPI_File_set_atomicity, each read and write locks its own bytes while it
 /// runs. All further arguments go to mpirun: nacre mpirun -n 4 ./program
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]

@@ -100,6 +100,14 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
 
 async fn pin(store: &nacre::Store, path: &OsStr, rank: RankNumber) -> Result<(), Failure> {
     let directory = typed::pinned_directory(store, path, "pin").await?;
+    // What is created at a rank that nobody acts for cannot be used, nor moved away.
+    if store.ranks().await?.iter().all(|found| found.rank != rank) {
+        let text = format!(
+            "cannot pin {} to rank {rank}: there is no metadata rank {rank}; \"nacre rank ls\" lists those that are there",
+            Escaped(path.as_bytes())
+        );
+        return Err(Failure::Failed(text));
+    }
     store.set_rank_pin(directory, Some(rank)).await?;
     move_below(store, path, rank, Mode::Client).await
 }

@@ -4,7 +4,8 @@
 //! - The tail changes by compare-and-swap from a value that was read before the bound. So whoever takes positions took them
 //!   from the grant that is open.
 //! - Bounds of one sequencer never fall while its tail stays: but by a quota, whose positions are lent all the same, and by a
-//!   grant of another rank, which opens the cache at another tail. A bound that was read late is not above what is lent.
+//!   grant of another rank, or of a later daemon of the same one, which opens the cache at another tail. A bound that was
+//!   read late is not above what is lent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

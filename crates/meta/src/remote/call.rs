@@ -23,6 +23,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 const FOLLOWED_MAX: u32 = 2;
 /// The time for which a rank is waited for before the store is asked whether it is the right one.
 const DOUBT: Duration = Duration::from_secs(1);
+/// The time after which a call that is answered has waited in a line, and not among ranks that name each other.
+const LINE: Duration = Duration::from_secs(1);
 
 /// The introduction of each connection to a rank.
 pub(super) struct Introduces(pub Introduction);
@@ -193,6 +195,8 @@ pub(super) struct RetryBudget<'a> {
 pub(super) struct RankRoute {
     pub inner: Arc<Inner>,
     pub route: Route,
+    /// The time since which a call may be under way over it.
+    pub since: Instant,
 }
 
 impl<'a> RetryBudget<'a> {
@@ -205,7 +209,7 @@ impl<'a> RetryBudget<'a> {
         loop {
             let inner = self.ranks.rank(state.rank())?;
             if let Some(route) = self.bound(&inner, Some(DOUBT)).await? {
-                return Ok(RankRoute { inner, route });
+                return Ok(RankRoute { inner, route, since: Instant::now() });
             }
             // The rank may be gone for good, and its sequencers with other ranks.
             let place = record::place(&*self.ranks.options.store, &state.id);
@@ -221,7 +225,7 @@ impl<'a> RetryBudget<'a> {
         let inner = self.ranks.rank(rank)?;
         loop {
             if let Some(route) = self.bound(&inner, None).await? {
-                return Ok(RankRoute { inner, route });
+                return Ok(RankRoute { inner, route, since: Instant::now() });
             }
         }
     }
@@ -277,16 +281,23 @@ impl<'a> RetryBudget<'a> {
         rank: RankNumber,
     ) -> Result<(), StoreError> {
         state.turn_to(rank);
+        if rank != at.route.rank && at.since.elapsed() >= LINE {
+            // It stood in a line until the sequencer moved. Patience is for ranks that do not answer.
+            (self.until, self.followed) = (None, 0);
+        }
         self.followed += 1;
+        if self.followed <= FOLLOWED_MAX {
+            // A rank has answered: the wait for the next one begins now.
+            self.asked = Instant::now();
+            return Ok(());
+        }
         let inner = &*at.inner;
         let until = *self.until.get_or_insert_with(|| Instant::now() + inner.options.patience);
         if Instant::now() >= until {
             let text = "no metadata rank has answered for the sequencer in time";
             return Err(StoreError::new(ErrorKind::Unavailable, text));
         }
-        if self.followed > FOLLOWED_MAX {
-            inner.timeout(until.min(Instant::now() + PAUSE), std::future::pending::<()>()).await;
-        }
+        inner.timeout(until.min(Instant::now() + PAUSE), std::future::pending::<()>()).await;
         Ok(())
     }
 

@@ -195,7 +195,7 @@ impl State {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let held = Held { rank: route.rank, grant, first, bound, ending: false };
         let own = (bound - first >= count).then_some(first);
-        // A rank to which it has moved may lend less, from the tail on at which the cache was closed. That tail is skipped:
+        // A rank that has got it since may lend less, from the tail on at which the cache was closed. That tail is skipped:
         // whoever has read it with the bound of before takes nothing by it.
         let skipped = u64::from(bound < hold.bound_max && first < bound);
         hold.bound_max = hold.bound_max.max(bound);
@@ -526,7 +526,7 @@ enum TakeError {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use nacre_object::testkit::MemoryStore;
     use nacre_rpc::client::{Host, Link};
@@ -556,14 +556,42 @@ mod tests {
         assert!(answers.iter().all(|answer| answer.as_ref().unwrap_err().kind == ErrorKind::Unavailable));
     }
 
+    fn link() -> Arc<Link> {
+        let options = Default::default();
+        Link::new("unix:/nowhere".parse().unwrap(), (), Arc::new(options), Arc::new(Host::new(false)))
+    }
+
+    #[tokio::test]
+    async fn a_line_in_which_a_call_waits_until_the_sequencer_moves_costs_no_patience() {
+        let patience = Duration::from_millis(100);
+        let session = session(patience);
+        let sequencer = session.sequencer(&"log".parse().unwrap());
+        let inner = session.ranks.rank(0).unwrap();
+        let at = |rank, since| {
+            let route = Route { rank, link: link(), round_trips: link(), number: 1 };
+            RankRoute { inner: inner.clone(), route, since }
+        };
+        let mut budget = RetryBudget::new(&session.ranks);
+        let mut rank = 0;
+        for _ in 0..6 {
+            // When it is told, it has waited for some time, and the time of its patience has passed since the last time.
+            let since = Instant::now() - Duration::from_secs(5);
+            tokio::time::sleep(patience).await;
+            budget.follow(&at(rank, since), &sequencer.state, 1 - rank).await.unwrap();
+            rank = 1 - rank;
+        }
+        // Ranks that name each other at once do not lead it about for ever.
+        let mut followed = 0;
+        while budget.follow(&at(rank, Instant::now()), &sequencer.state, 1 - rank).await.is_ok() {
+            (rank, followed) = (1 - rank, followed + 1);
+            assert!(followed < 10_000);
+        }
+    }
+
     #[tokio::test]
     async fn what_was_asked_back_before_does_not_end_a_later_grant() {
         let session = session(Duration::ZERO);
         let sequencer = session.sequencer(&"log".parse().unwrap());
-        let link = || {
-            let options = Default::default();
-            Link::new("unix:/nowhere".parse().unwrap(), (), Arc::new(options), Arc::new(Host::new(false)))
-        };
         let route = Route { rank: 0, link: link(), round_trips: link(), number: 1 };
         let inner = session.ranks.rank(0).unwrap();
         inner.route.send_replace(Some(route.clone()));

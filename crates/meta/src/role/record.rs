@@ -206,7 +206,14 @@ async fn begin(
     let sequencer = inode.filter(|inode| inode.kind == InodeKind::Typed(SEQUENCER.to_owned()));
     let policy = sequencer.as_ref().and_then(|inode| sequencer_policy(&inode.target));
     let (Some(inode), Some(policy)) = (sequencer, policy) else { return Ok(OrderOutcome::Done(None)) };
-    let owner = pin::rank_of(store, inode.parent).await?;
+    let owner = match pin::rank_of(store, inode.parent).await {
+        // Repeated, that would be the same, and whoever waits would wait for ever. A sequencer may be moved later.
+        Err(error) if error.kind == ErrorKind::Corrupt => {
+            tracing::error!("sequencer \"{id}\" is created at rank 0: {error}");
+            0
+        }
+        owner => owner?,
+    };
     match create(store, id, by, owner, policy).await? {
         // An earlier rank is at it. Its record is found when this is tried again.
         OrderOutcome::Done(None) => {
@@ -268,8 +275,9 @@ pub(super) async fn create(
             0 if place.generation == 0 && generation(&refusal.found) == 0 => {
                 return Ok(OrderOutcome::Superseded);
             }
-            // A sequencer of that name was moved before it was removed.
-            0 if generation(&refusal.found) >= place.generation => {
+            // A sequencer of that name was moved before it was removed. (No generation is above that of a fence that somebody
+            // else has raised as far as it goes.)
+            0 if generation(&refusal.found) >= place.generation && place.generation < u32::MAX => {
                 place.generation = generation(&refusal.found).saturating_add(1);
             }
             1 => return Ok(OrderOutcome::Done(None)),
@@ -502,6 +510,26 @@ mod tests {
         // It may be found first by any rank.
         let found = load(&store, &ino.state_object(), Actor { rank: 4, epoch: 1 }).await.unwrap();
         assert_eq!(found, OrderOutcome::Done(Some(record)));
+    }
+
+    #[tokio::test]
+    async fn pins_that_cannot_be_read_keep_no_sequencer_from_being_made() {
+        let (store, ino) = (MemoryStore::new(), Ino(7));
+        make(&store, ino, &inode(b"")).await;
+        let value = Bytes::from_static(b"x");
+        let set = Transaction::new().change(WriteOp::SetKey { key: "x".parse().unwrap(), value });
+        store.apply(&pin::OBJECT.parse().unwrap(), set).await.unwrap();
+        let loaded = load(&store, &ino.state_object(), RANK).await.unwrap();
+        let OrderOutcome::Done(Some(record)) = loaded else { panic!("{loaded:?}") };
+        assert_eq!(record.place, Place::default());
+    }
+
+    #[tokio::test]
+    async fn no_sequencer_is_made_behind_a_fence_that_is_as_high_as_it_goes() {
+        let (store, id) = (MemoryStore::new(), "nacre/sequencers/log".parse().unwrap());
+        let raise = Transaction::new().change(WriteOp::RaiseFence { token: u64::MAX });
+        store.apply(&id, raise).await.unwrap();
+        assert!(create(&store, &id, RANK, 0, Policy::BestEffort).await.is_err());
     }
 
     #[tokio::test]

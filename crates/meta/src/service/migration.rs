@@ -19,7 +19,11 @@ use crate::place::{Mode, Place, RankNumber};
 
 /// The time for which a rank answers by what it knows of the place of a sequencer that it has no authority over. Others may
 /// have moved it on since.
-pub(super) const KNOWN: Duration = Duration::from_millis(100);
+const KNOWN: Duration = Duration::from_millis(100);
+
+/// The most requests that wait for one migration. They are kept until it ends, since a migration goes on for whoever asked for
+/// it and is gone.
+const WAITERS_MAX: usize = 1 << 12;
 
 /// A migration that waits for its sequencer.
 #[derive(Debug)]
@@ -48,6 +52,13 @@ pub struct Migrations {
     pub paused_us: u64,
     /// The longest such time.
     pub paused_us_max: u64,
+}
+
+/// Returns whether a call is answered by what was known at a time of the place of its sequencer.
+pub(super) fn is_known(call: &Call, now: Duration, since: Duration) -> bool {
+    // Whoever is sent to a rank that has it no more is told so there. Whoever makes it is told that it exists, which is to be
+    // true: it may just have been removed there.
+    now < since + KNOWN && !matches!(call, Call::Create(_))
 }
 
 /// Returns the reply to a call about a sequencer that another rank has authority over.
@@ -88,7 +99,11 @@ impl ActiveRank {
     ) {
         let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return };
         if let Some(moving) = &mut live.moving {
-            return moving.waiters.push((ticket, to, mode));
+            if moving.waiters.len() < WAITERS_MAX {
+                return moving.waiters.push((ticket, to, mode));
+            }
+            // It is to be asked for again, here.
+            return out.push(Output::Reply(ticket, Reply::Elsewhere(live.record.place)));
         }
         if live.leaving {
             // It is being removed, which is not waited for by a request that came later.

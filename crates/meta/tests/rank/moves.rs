@@ -140,6 +140,8 @@ struct World {
     sessions: u64,
     failure: Option<String>,
     taken: u64,
+    /// The number of times that a process which ended had something to write down.
+    settled: u64,
 }
 
 impl World {
@@ -164,6 +166,7 @@ impl World {
             sessions: 0,
             failure: None,
             taken: 0,
+            settled: 0,
         };
         world.record.policy = match world.rng.random_range(0..4) {
             0 => Policy::BestEffort,
@@ -224,7 +227,7 @@ impl World {
         self.at(self.now, Event::Tick(process));
     }
 
-    fn run(&mut self) -> Result<(u64, u32), String> {
+    fn run(&mut self) -> Result<(u64, u32, u64), String> {
         while let Some(Reverse((time, key))) = self.queue.pop() {
             self.now = time;
             let Some(event) = self.events.remove(&key) else { continue };
@@ -244,7 +247,7 @@ impl World {
                 ));
             }
         }
-        Ok((self.taken, self.record.place.generation))
+        Ok((self.taken, self.record.place.generation, self.settled))
     }
 
     fn handle(&mut self, event: Event) {
@@ -352,8 +355,9 @@ impl World {
         let process = self.current[&rank];
         let client = self.rng.random_range(0..self.clients.len());
         let pause = self.now + Duration::from_millis(self.rng.random_range(1..800));
-        match self.rng.random_range(0..5) {
+        match self.rng.random_range(0..6) {
             0 => self.end(process),
+            5 => self.end_in_order(self.current[&self.record.place.rank]),
             1 => {
                 self.processes[process].paused_until = pause;
                 // A standby sees that it does not show itself.
@@ -371,6 +375,19 @@ impl World {
                     Client { session, connection, served_at, sent_at, ..Client::default() };
             }
         }
+    }
+
+    /// A process ends, and writes down where the sequencer ended. That may take effect late, and somebody take over before.
+    fn end_in_order(&mut self, process: usize) {
+        for (_, before, after) in self.processes[process].rank.settled() {
+            let at = self.within(50, 50_000);
+            let order = StoreOrder::Write(before, after);
+            self.at(at, Event::Effect { process, order, answered: false });
+            self.settled += 1;
+        }
+        self.end(process);
+        let (rank, at) = (self.processes[process].rank.number(), self.within(50, 50_000));
+        self.at(at, Event::TakeOver(rank));
     }
 
     /// A process is gone, and another one takes over.
@@ -724,15 +741,16 @@ impl World {
     }
 }
 
-/// Runs schedules. Returns how many positions were taken, and how often the sequencer moved.
-fn schedules(first: u64, count: u64, broken: Broken, zombies: bool) -> Result<(u64, u64), String> {
-    let (mut taken, mut moved) = (0, 0);
+/// Runs schedules. Returns how many positions were taken, how often the sequencer moved, and how often somebody wrote down at its
+/// end where it ended.
+fn schedules(first: u64, count: u64, broken: Broken, zombies: bool) -> Result<(u64, u64, u64), String> {
+    let mut sum = (0, 0, 0);
     for seed in first..first + count {
         let run = World::new(seed, broken, zombies).run();
-        let (positions, generation) = run.map_err(|failure| format!("seed {seed}: {failure}"))?;
-        (taken, moved) = (taken + positions, moved + u64::from(generation));
+        let (positions, generation, settled) = run.map_err(|failure| format!("seed {seed}: {failure}"))?;
+        sum = (sum.0 + positions, sum.1 + u64::from(generation), sum.2 + settled);
     }
-    Ok((taken, moved))
+    Ok(sum)
 }
 
 /// The number of schedules: `NACRE_SOAK_SEQUENCERS`, or few.
@@ -742,13 +760,14 @@ fn count() -> u64 {
 
 #[test]
 fn a_sequencer_that_moves_gives_each_position_once_and_in_order() {
-    let (taken, moved) = schedules(0, count(), Broken::Nothing, false).unwrap();
+    let (taken, moved, settled) = schedules(0, count(), Broken::Nothing, false).unwrap();
     assert!(taken > count() * 100 && moved > count(), "{taken} positions, {moved} migrations");
+    assert!(settled > 0, "nobody ends in order");
 }
 
 #[test]
 fn ranks_that_all_believe_to_have_a_sequencer_give_no_position_twice() {
-    let (_, moved) = schedules(1 << 32, count(), Broken::Nothing, true).unwrap();
+    let (_, moved, _) = schedules(1 << 32, count(), Broken::Nothing, true).unwrap();
     assert!(moved > count(), "{moved} migrations");
 }
 

@@ -467,6 +467,47 @@ fn a_sequencer_is_frozen_and_its_tail_goes_to_the_other_rank() {
 }
 
 #[test]
+fn what_was_removed_at_the_other_rank_is_made_anew() {
+    let mut at = At::new(1, Some(Record::default()));
+    assert_eq!(at.call(1, Call::Move(2, Mode::Client)), Some(Reply::Done));
+    assert!(matches!(at.call(1, Call::Next(1)), Some(Reply::Elsewhere(_))));
+    // The other rank has removed it, and whoever knows that is not told that it exists.
+    at.record = None;
+    assert_eq!(at.call(1, Call::Create(Policy::RoundTrip)), Some(Reply::Done));
+    assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Positions { first: 0, caches: false }));
+}
+
+#[test]
+fn nothing_is_shown_of_a_sequencer_that_leaves() {
+    let mut at = At::new(1, Some(Record::default()));
+    assert!(matches!(at.call(1, Call::Look), Some(Reply::Shown(_))));
+    at.tickets += 1;
+    let (moving, mut out) = (at.tickets, Vec::new());
+    at.rank.call(at.now, moving, Some(1), &At::id(), Call::Move(2, Mode::Client), &mut out);
+    assert!(matches!(&out[..], [Output::Store(_, StoreOrder::Move(..))]), "{out:?}");
+    // The other rank may hand out positions before this one hears that it does.
+    assert_eq!(at.call(1, Call::Look), None);
+    let looking = at.tickets;
+    at.carry(out);
+    assert_eq!(at.take(moving), Some(Reply::Done));
+    assert!(matches!(at.take(looking), Some(Reply::Elsewhere(_))));
+}
+
+#[test]
+fn requests_for_a_migration_that_wait_are_bounded() {
+    let mut at = At::new(1, Some(Record::default()));
+    let (grant, ..) = At::granted(at.call(1, Call::Acquire));
+    let asked = (0..1 << 14).map(|_| at.call(2, Call::Move(2, Mode::Client))).collect::<Vec<_>>();
+    let waiting = asked.iter().filter(|reply| reply.is_none()).count();
+    assert!((1..1 << 13).contains(&waiting), "{waiting}");
+    // The others are to ask this rank again.
+    assert_eq!(asked.last(), Some(&Some(Reply::Elsewhere(Place::default()))));
+    assert_eq!(at.call(1, Call::Release(grant, 1)), Some(Reply::Done));
+    let done = at.replies.iter().filter(|(_, reply)| *reply == Reply::Done).count();
+    assert_eq!(done, waiting);
+}
+
+#[test]
 fn a_migration_waits_for_a_holder_that_is_gone_and_for_the_record() {
     let mut at = At::new(1, Some(Record::default()));
     let (_, _, bound) = At::granted(at.call(1, Call::Acquire));

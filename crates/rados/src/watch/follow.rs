@@ -42,6 +42,9 @@ const SIGNALS_MAX: usize = 64;
 const LINKS_KEPT_MAX: usize = 4096;
 /// The number of notifications that are remembered, because RADOS may repeat them.
 const REMEMBERED_MAX: usize = 64;
+/// The number of repetitions of one notification that may wait for its answer. RADOS repeats one now and then; others could do it
+/// without an end.
+const REPETITIONS_MAX: usize = 64;
 /// The number of times that a mark is tried to be set on an object that others write meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
 
@@ -198,6 +201,11 @@ impl Versions {
         }
     }
 
+    /// Returns whether a version that the object was found to have has been told, or never will be because the store has lost it.
+    fn is_over(&self, version: u64) -> bool {
+        version <= self.known || version > self.seen
+    }
+
     /// Gives up waiting for links whose time is over.
     fn expire(&mut self, now: Instant) {
         while let Some((version, until)) = self.due
@@ -228,8 +236,8 @@ struct Remembered {
 /// The answer to a notification.
 #[derive(Default)]
 struct Answering {
-    /// The ids under which RADOS waits for it.
-    awaited: Vec<u64>,
+    /// The ids under which RADOS waits for it, each with the watch that it came by: the watch may have been repaired in between.
+    awaited: Vec<(Acknowledger, u64)>,
     answer: Option<Bytes>,
 }
 
@@ -339,10 +347,10 @@ impl Follower {
                 Told::Gap(gap) => hub.gap(&self.object, gap),
             }
         }
-        let known = self.versions.known;
-        for (_, join) in self.waiting.extract_if(.., |(promised, _)| *promised <= known) {
+        let versions = &self.versions;
+        for (_, join) in self.waiting.extract_if(.., |(promised, _)| versions.is_over(*promised)) {
             // The hash is for engines that ask whether an object is watched.
-            join.reply.send(hub.watch(&self.object, 0, known, &join.options)).ok();
+            join.reply.send(hub.watch(&self.object, 0, versions.known, &join.options)).ok();
         }
     }
 
@@ -390,11 +398,12 @@ impl Follower {
             let Answering { awaited, answer } = &mut *state;
             match answer {
                 Some(answer) => acknowledger.acknowledge(id, answer),
-                None => awaited.push(id),
+                None if awaited.len() < REPETITIONS_MAX => awaited.push((acknowledger, id)),
+                None => {}
             }
             return;
         }
-        let state = Arc::new(Mutex::new(Answering { awaited: vec![id], answer: None }));
+        let state = Arc::new(Mutex::new(Answering { awaited: vec![(acknowledger, id)], answer: None }));
         if self.remembered.len() >= REMEMBERED_MAX {
             self.remembered.pop_front();
         }
@@ -407,7 +416,7 @@ impl Follower {
             let answer =
                 outcome.await.map_or_else(|_| Bytes::new(), |outcome| message::outcome(&outcome).into());
             let mut answering = state.lock();
-            for id in answering.awaited.drain(..) {
+            for (acknowledger, id) in answering.awaited.drain(..) {
                 acknowledger.acknowledge(id, &answer);
             }
             answering.answer = Some(answer);
@@ -584,6 +593,19 @@ mod tests {
         versions.saw(2, false, now);
         let lost = Told::Gap(Gap::unknown(2, Cause::Unannounced));
         assert_eq!((std::mem::take(&mut versions.told), versions.known), (vec![lost], 2));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_version_that_the_store_has_lost() {
+        let (mut versions, now) = (versions(3), Instant::now());
+        versions.saw(7, false, now);
+        assert!(versions.is_over(3) && !versions.is_over(7), "its announcements may be late");
+        // Another look, and a link that leads to a part of it.
+        versions.saw(7, false, now);
+        versions.learn(&[Link::one(Some(3), 4)], now);
+        assert!(!versions.is_over(7));
+        versions.saw(2, false, now);
+        assert!(versions.is_over(7) && versions.due.is_none());
     }
 
     #[test]
