@@ -315,7 +315,7 @@ async fn measure_once(
     Ok(Measurement::of(ms(at), sequencers.collect(), moves.collect(), loads))
 }
 
-/// The processor times of the ranks at a time since 1970.
+/// The processor times of the ranks at a time of the clock that all processes of the machine have in common.
 type Sample = (Duration, Vec<Duration>);
 
 /// Looks at the processor times of the ranks again and again until a time is over.

@@ -1,13 +1,14 @@
 //! A client process of the study: all clients of one sequencer, so that it sees every position of it.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use nacre::sequencer::Sequencer;
 use serde::{Deserialize, Serialize};
 
 use super::point::BIN_MS;
 use crate::BenchError;
+use crate::kit::machine::now_ns;
 use crate::kit::positions::Positions;
 use crate::kit::process::{self, together};
 use crate::kit::server;
@@ -25,7 +26,7 @@ pub(super) struct Orders {
 /// The record of the clients of a sequencer. Each position was there once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ClientRecord {
-    /// The beginning, in nanoseconds since 1970 by the machine's clock.
+    /// The beginning, in nanoseconds of the clock that all processes of the machine have in common.
     pub(super) begin_ns: u64,
     /// The positions of each interval of [`BIN_MS`] milliseconds.
     pub(super) bins: Vec<u32>,
@@ -120,8 +121,7 @@ async fn prepare(orders: &Orders) -> Result<Vec<Client>, BenchError> {
 }
 
 async fn work(orders: &Orders, clients: Vec<Client>, begin: Instant) -> Result<ClientRecord, BenchError> {
-    let begun = SystemTime::now() - begin.elapsed();
-    let begin_ns = begun.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let begin_ns = now_ns().saturating_sub(begin.elapsed().as_nanos() as u64);
     let intervals = orders.window_ms.div_ceil(BIN_MS) as usize;
     let mut positions = Positions::default();
     for client in &clients {

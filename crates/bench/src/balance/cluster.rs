@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::point::{Point, System};
 use super::share::{Limited, Means};
 use crate::BenchError;
+use crate::kit::machine::now_ns;
 use crate::kit::peer::temporary_folder;
 use crate::kit::server::{self, Daemon, Durability};
 use crate::sequencer::failover::create;
@@ -27,7 +28,7 @@ const WAIT: &str = "local WAIT = 120\n";
 /// The time around that of a move by a policy within which the sequencer's pause is looked for.
 const AROUND: Duration = Duration::from_millis(200);
 
-/// A move of a sequencer. Times are since 1970, by the machine's clock.
+/// A move of a sequencer. Times are those of the clock that all processes of the machine have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moved {
     pub(super) sequencer: u32,
@@ -53,8 +54,13 @@ pub(super) fn name(number: u32) -> String {
     format!("study-{number}")
 }
 
-/// Returns the time since 1970.
+/// Returns the time of the clock that all processes of the machine have in common.
 pub(super) fn now() -> Duration {
+    Duration::from_nanos(now_ns())
+}
+
+/// Returns the time since 1970, which ranks go by.
+fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -173,7 +179,7 @@ impl Cluster {
             return Ok(Vec::new());
         }
         self.registry.off(AUTHOR).await.map_err(failed)?;
-        let (off_ms, until) = (now().as_millis(), Instant::now() + PATIENCE);
+        let (off_ms, until) = (since_1970().as_millis(), Instant::now() + PATIENCE);
         let ranks = loop {
             let ranks = published(&self.store).await?;
             let fresh = ranks.iter().filter(|rank| u128::from(rank.at_ms) > off_ms).count();
@@ -186,12 +192,14 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
+        let (read, read_since_1970) = (now(), since_1970());
         let number = |text: &str| text.strip_prefix("study-").and_then(|number| number.parse::<u32>().ok());
         let mut moved: Vec<Moved> = ranks
             .iter()
             .flat_map(|rank| &rank.moves)
             .filter_map(|known| {
-                let at = Duration::from_millis(known.at_ms);
+                let age = read_since_1970.saturating_sub(Duration::from_millis(known.at_ms));
+                let at = read.saturating_sub(age);
                 Some(Moved {
                     sequencer: number(&known.made.id.name)?,
                     from: known.made.from as u32,

@@ -184,7 +184,7 @@ pub(super) fn time_decision(shipped: &Shipped, ranks: usize, ticks: u32) -> Resu
             Metrics { processor: 0.9, processor_now: 0.9, memory_bytes: 1e8, ..Metrics::default() };
         match rank {
             0 => metrics.count(&resources),
-            rank if rank % 2 == 0 => metrics.count(&resources[..OWN / 2]),
+            rank if rank.is_multiple_of(2) => metrics.count(&resources[..OWN / 2]),
             _ => {}
         }
         metrics.all_load = metrics.own_load;
