@@ -159,8 +159,12 @@ fn locations_are_moved_over_the_daemons_own_connection() {
     let locations: Value = serde_json::from_str(&page(&both, "/locations")).unwrap();
     assert_eq!(locations["locations"]["harbour"]["group"], 5);
     assert_eq!(reflector.get("/locations")["locations"]["harbour"]["group"], 5);
-    // The map is an object of the daemon's store, where every client finds it, with the secret of relays beside it.
-    assert_eq!(both.run(["ls", "--key", &key]).text(), "reflect/locations\nreflect/locations-relay");
+    // The map is one of the daemon's store, where every client finds it. Beside it are the object that tells older programs so, and
+    // the secret of relays.
+    let place = both.run(["map", "get", "locations", "harbour", "--key", &key]).text();
+    assert!(place.starts_with("5 127.0.0.1:"), "{place}");
+    let objects = both.run(["ls", "--key", &key]).text();
+    assert_eq!(objects, "nacre/map/locations\nreflect/locations\nreflect/locations-relay");
     let listener = Joined::join(&format!("harbour@{}", reflector.address), &[]);
     reflect(&["send", &there, "found"]).ok();
     assert_eq!(listener.hear(), "found");
@@ -174,6 +178,39 @@ fn locations_are_moved_over_the_daemons_own_connection() {
     let plain = Server::in_memory();
     reflect(&["move", "harbour", "--to", &there, "--admin", &plain.uri]).failed(1, &["role reflect"]);
     reflect(&["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).failed(2, &["--admin", "--key"]);
+}
+
+#[test]
+fn locations_of_an_older_store_are_followed_and_move_into_the_map_with_the_first_change() {
+    const OLD: &str = "reflect/locations";
+    let store = Server::in_memory();
+    let reflector = Reflector::start(&["--store", &store.uri]);
+    let at = |name: &str, id: u32| {
+        until(&format!("{name} is in group {id}"), || {
+            let place = reflector.get("/locations")["locations"][name]["group"].clone();
+            (place == id).then_some(())
+        });
+    };
+    for name in ["harbour", "lighthouse"] {
+        store.run(["keys", "set", OLD, name, &format!("5 {}", reflector.address)]).ok();
+        at(name, 5);
+    }
+    store.run(["map", "get", "locations"]).failed(1, &["no map"]);
+    let listener = Joined::join(&format!("harbour@{}", reflector.address), &[]);
+
+    reflect(&["move", "harbour", "--to", &reflector.group(6), "--store", &store.uri]).ok();
+    at("harbour", 6);
+    at("lighthouse", 5);
+    reflector.until(6, "the member has moved", |group| group["members"] == 1);
+    reflect(&["send", &reflector.group(6), "here"]).ok();
+    assert_eq!(listener.hear(), "here");
+    let entries = store.run(["map", "get", "locations", "--json"]).json();
+    let names: Vec<_> = entries["entries"].as_array().unwrap().iter().map(|entry| &entry["entry"]).collect();
+    assert_eq!(names, ["harbour", "lighthouse"]);
+    // An older program finds what it cannot take for a location.
+    let left = store.run(["keys", "ls", OLD]).text();
+    assert!(left.contains("The places of all locations are in the map"), "{left}");
+    assert!(!left.contains("harbour") && !left.contains("lighthouse"), "{left}");
 }
 
 #[test]

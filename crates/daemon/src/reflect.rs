@@ -7,6 +7,7 @@
 mod administration;
 mod core;
 mod handle;
+mod location_map;
 mod metrics;
 mod persistence;
 pub mod report;
@@ -28,8 +29,9 @@ use tokio::sync::watch;
 use self::administration::{Task, Tasks};
 use self::core::{Core, is_loopback};
 pub use self::handle::Handle;
+pub use self::location_map::{Changed, LOCATIONS_MAP, LocationMap, Snapshot};
 use self::persistence::Locations;
-pub use self::persistence::{LOCATIONS_OBJECT, location_map, relocate};
+pub use self::persistence::{location_map, relocate};
 pub use self::report::Report;
 pub use self::service::{
     EXPEL, EXPELLED, Expulsion, REFLECT, RELOCATE, RELOCATED, ReflectService, Relocation, expel_at,

@@ -154,6 +154,51 @@ impl ClusterMap {
         Err(self.at(StoreError::new(ErrorKind::Busy, text)))
     }
 
+    /// Brings a copy of the map up to date: by the epochs that it lacks, in order, or as a whole where they are not kept. Begin
+    /// with `State::default()`. Returns whether the copy has changed. A call that is dropped leaves it at some epoch. It needs a
+    /// tokio runtime with a clock around it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = std::sync::Arc::new(nacre_object::testkit::MemoryStore::new());
+    /// use nacre_map::{ClusterMap, State, Update};
+    ///
+    /// let map = ClusterMap::new(store, "policies")?;
+    /// let mut copy = State::default();
+    /// assert!(!map.catch_up(&mut copy).await?);
+    /// let update = Update::new("ada").set("balancer".parse()?, "greedy");
+    /// map.proposer(Default::default()).propose(update).await?;
+    /// assert!(map.catch_up(&mut copy).await?);
+    /// assert_eq!((copy.epoch(), copy.header()), (1, map.header().await?));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ClusterMap::state`].
+    pub async fn catch_up(&self, state: &mut State) -> Result<bool, StoreError> {
+        let mut changed = false;
+        loop {
+            match self.news(state).await? {
+                News::Nothing => return Ok(changed),
+                News::Records(records, header) => {
+                    let advanced = state.advance(&records, &header);
+                    advanced.map_err(|error| self.at(corrupt(&error.to_string())))?;
+                    changed = true;
+                    // Where one reply does not hold all records, more of them are asked for.
+                    if state.epoch() >= header.epoch {
+                        return Ok(true);
+                    }
+                }
+                News::Everything(whole) => {
+                    *state = whole;
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
     /// Returns the records of the epochs after `epoch`, in order, as far as they are kept; at most `limit`, and those that
     /// fit into one reply.
     ///

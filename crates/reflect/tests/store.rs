@@ -1,6 +1,5 @@
-//! Checkpoints and the map of locations, in a store.
+//! Checkpoints in a store, and the text of places.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,9 +8,9 @@ use nacre_object::testkit::{MemoryStore, block_on};
 use nacre_object::{
     ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, WriteOp,
 };
-use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocationMap};
+use nacre_reflect::location::LocationEntry;
 use nacre_reflect::state::{Checkpoint, Checkpoints, Saved};
-use nacre_reflect::wire::{Reflectors, STATE_BYTES_MAX};
+use nacre_reflect::wire::STATE_BYTES_MAX;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -167,11 +166,6 @@ fn an_answer_of_the_store_that_was_lost_is_found_out() {
     assert!(matches!(block_on(raced.save("a", 0, &state)).unwrap(), Saved::Newer(_)));
 }
 
-fn entry(port: u16, group: u32) -> LocationEntry {
-    let at = |host| SocketAddr::from(([198, 51, 100, host], port));
-    LocationEntry { reflectors: Reflectors::new(&[at(1), at(2)]).unwrap(), group }
-}
-
 #[test]
 fn a_place_is_the_same_as_text() {
     let of_two: LocationEntry = "3 198.51.100.1:7400,[2001:db8::1]:7400".parse().unwrap();
@@ -185,70 +179,4 @@ fn a_place_is_the_same_as_text() {
     }
     let five = format!("3 {}", ["198.51.100.1:7400"; 5].join(","));
     assert!(five.parse::<LocationEntry>().unwrap_err().contains("more than 4 reflectors"));
-}
-
-#[test]
-fn the_map_is_changed_on_condition_and_read_whole() {
-    let map = ObjectLocationMap::new(Arc::new(MemoryStore::new()), id("locations"));
-    let change = |name: &str, from, to| block_on(map.change(name, from, to));
-    let empty = block_on(map.read(0)).unwrap().unwrap();
-    assert!(empty.entries.is_empty());
-    // Several pages of it.
-    for number in 0..2500 {
-        let done = change(&format!("cell {number}"), None, Some(entry(7400, number))).unwrap();
-        assert!(matches!(done, Changed::Done { .. }));
-    }
-    let snapshot = block_on(map.read(empty.version)).unwrap().unwrap();
-    assert_eq!(snapshot.entries.len(), 2500);
-    assert_eq!(snapshot.entries["cell 2017"], entry(7400, 2017));
-    assert_eq!(block_on(map.read(snapshot.version)).unwrap(), None, "nothing has changed");
-
-    // One of two who move the same location loses, and is told where it is.
-    let (before, to) = (entry(7400, 7), entry(7500, 7));
-    let Changed::Done { version } = change("cell 7", Some(before), Some(to)).unwrap() else { panic!() };
-    assert!(version > snapshot.version);
-    assert_eq!(change("cell 7", Some(before), Some(entry(7600, 7))).unwrap(), Changed::Refused(Some(to)));
-    assert_eq!(change("cell 7", None, Some(before)).unwrap(), Changed::Refused(Some(to)));
-    assert!(matches!(change("cell 7", Some(to), None).unwrap(), Changed::Done { .. }));
-    assert_eq!(change("cell 7", Some(to), None).unwrap(), Changed::Refused(None));
-    let snapshot = block_on(map.read(snapshot.version)).unwrap().unwrap();
-    assert_eq!(snapshot.entries.len(), 2499);
-
-    for wrong in ["", &"x".repeat(65)] {
-        assert_eq!(change(wrong, None, Some(to)).unwrap_err().kind, ErrorKind::Invalid);
-    }
-}
-
-#[test]
-fn a_map_that_changes_while_it_is_read_is_read_again() {
-    // After the first page was read, a location on it moves: the whole has to be of one moment.
-    let meddle = |store: &MemoryStore, read| {
-        if read == 1 {
-            let map = Transaction::new().change(WriteOp::RemoveKey { key: "0000".parse().unwrap() }).change(
-                WriteOp::SetKey { key: "zzzz".parse().unwrap(), value: entry(7400, 0).to_string().into() },
-            );
-            block_on(store.apply(&id("locations"), map)).unwrap();
-        }
-    };
-    let store = Shaky::new(0, false, meddle);
-    let map = ObjectLocationMap::new(store.clone(), id("locations"));
-    for number in 0..1500 {
-        block_on(map.change(&format!("{number:04}"), None, Some(entry(7400, number)))).unwrap();
-    }
-    let snapshot = block_on(map.read(0)).unwrap().unwrap();
-    assert_eq!(snapshot.entries.len(), 1500);
-    assert!(!snapshot.entries.contains_key("0000") && snapshot.entries.contains_key("zzzz"));
-    assert!(store.reads.load(Ordering::Relaxed) > 2);
-}
-
-#[test]
-fn a_map_that_holds_something_else_is_said_to_be_corrupt() {
-    let store = Arc::new(MemoryStore::new());
-    let map = ObjectLocationMap::new(store.clone(), id("locations"));
-    let write =
-        Transaction::new().change(WriteOp::SetKey { key: "here".parse().unwrap(), value: "nowhere".into() });
-    block_on(store.apply(&id("locations"), write)).unwrap();
-    let error = block_on(map.read(0)).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Corrupt);
-    assert!(error.message.contains("nowhere"), "{error}");
 }

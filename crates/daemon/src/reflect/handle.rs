@@ -72,7 +72,7 @@ impl Pictures {
 }
 
 impl Handle {
-    /// Changes the map of locations, and returns its new version.
+    /// Changes the map of locations, and returns its new epoch.
     ///
     /// # Errors
     /// The reply is `Invalid` if the map cannot be changed like that, or at present.
@@ -81,8 +81,8 @@ impl Handle {
         Reply::pending(async move {
             let mut reflectors = change.reflectors.into_iter();
             let entry = reflectors.next().map(|reflector| (reflector, change.group, reflectors.collect()));
-            let version = locations.relocate(&change.location, entry).await;
-            version.map_err(|why| StoreError::new(ErrorKind::Invalid, why))
+            let epoch = locations.relocate(&change.location, entry).await;
+            epoch.map_err(|why| StoreError::new(ErrorKind::Invalid, why))
         })
     }
 
@@ -139,7 +139,7 @@ impl Handle {
                 (name.as_str(), json!({ "group": entry.group, "reflectors": reflectors }))
             })
             .collect();
-        Answer::json(&json!({ "version": snapshot.version, "locations": entries }))
+        Answer::json(&json!({ "version": snapshot.epoch, "locations": entries }))
     }
 }
 

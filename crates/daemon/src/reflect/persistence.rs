@@ -4,13 +4,15 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use nacre::{ObjectId, Store};
+use nacre::Store;
 use nacre_object::Escaped;
+use nacre_object::watch::Watch;
 use nacre_planes::forward::read_clocks;
 use nacre_reflect::control::Event;
-use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocationMap, Snapshot};
+use nacre_reflect::location::LocationEntry;
 use nacre_reflect::state::{Checkpoints, Saved};
 use nacre_reflect::table::GroupId;
 use nacre_reflect::wire::Reflectors;
@@ -20,43 +22,43 @@ use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
 
 use super::administration::Tasks;
+use super::location_map::{Changed, LocationMap, Snapshot};
 
-/// The object with the map of locations.
-pub const LOCATIONS_OBJECT: &str = "reflect/locations";
 /// The prefix of the ids of objects with states.
 const STATE_PREFIX: &str = "reflect/state/";
-/// The interval at which the map is read, as others may have changed it.
+/// The interval at which the map is read without an event of its watch, as others may have changed it.
 const LOOK: Duration = Duration::from_millis(500);
+/// The wait after an event, for those that follow it: so nobody who changes the map again and again keeps this thread busy.
+const GATHER: Duration = Duration::from_millis(20);
 /// The wait after the map could not be read.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The number of tries to change the map while others change the same location.
 const TRIES: usize = 16;
 /// The longest wait for states to be stored when the reflector ends.
 const LAST: Duration = Duration::from_secs(5);
+/// The author of a daemon's changes, in the history of the map.
+const AUTHOR: &str = "reflect";
 
-/// Returns the map of locations in a store.
-pub fn location_map(store: &Store) -> Result<ObjectLocationMap<Store>, nacre::Error> {
-    Ok(ObjectLocationMap::new(Arc::new(store.clone()), ObjectId::try_from(LOCATIONS_OBJECT)?))
+/// Returns the map of locations in a store. `author` is named in its history as the author of changes.
+pub fn location_map(store: &Store, author: &str) -> Result<LocationMap, nacre::Error> {
+    LocationMap::new(Arc::new(store.clone()), author)
 }
 
-/// Sets the place of a location, or removes it, whatever its present place. Returns the version of the map.
+/// Sets the place of a location, or removes it, whatever its present place. Returns the epoch of the map.
 ///
 /// # Errors
 /// A sentence, if there is no location to remove, nothing can be at the place, the store fails, or others keep changing
 /// the location.
-pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<LocationEntry>) -> Result<u64, String> {
+pub async fn relocate(map: &LocationMap, name: &str, to: Option<LocationEntry>) -> Result<u64, String> {
     to.map_or(Ok(()), |entry| entry.check())?;
     let failed = |error: nacre::Error| error.message;
-    let mut from = match map.read(0).await.map_err(failed)? {
-        Some(snapshot) => snapshot.entries.get(name).copied(),
-        None => None,
-    };
+    let mut from = map.place(name).await.map_err(failed)?;
     if to.is_none() && from.is_none() {
         return Err(format!("there is no location \"{}\"", Escaped::of(name)));
     }
     for _ in 0..TRIES {
         match map.change(name, from, to).await.map_err(failed)? {
-            Changed::Done { version } => return Ok(version),
+            Changed::Done { epoch } => return Ok(epoch),
             Changed::Refused(now) => from = now,
         }
     }
@@ -65,7 +67,7 @@ pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<LocationEnt
 
 /// The map that this reflector follows.
 pub(super) struct Locations {
-    map: ObjectLocationMap<Store>,
+    map: LocationMap,
     tasks: Tasks,
     /// The map as the control plane was last told of it.
     announced: Mutex<Snapshot>,
@@ -86,7 +88,7 @@ impl Locations {
     ) -> Result<Locations, nacre::Error> {
         let announced = Mutex::new(Snapshot::default());
         let has_secret = AtomicBool::new(false);
-        Ok(Locations { map: location_map(store)?, tasks, announced, standbys, shared, has_secret })
+        Ok(Locations { map: location_map(store, AUTHOR)?, tasks, announced, standbys, shared, has_secret })
     }
 
     /// Returns the map as it was last read.
@@ -97,7 +99,7 @@ impl Locations {
     /// Reads the map and tells the control plane what has changed.
     pub(super) async fn follow(&self) -> Result<(), nacre::Error> {
         let mut announced = self.announced.lock().await;
-        let Some(snapshot) = self.map.read(announced.version).await? else { return Ok(()) };
+        let Some(snapshot) = self.map.read(&announced).await? else { return Ok(()) };
         if !snapshot.entries.is_empty() && !self.has_secret.load(Ordering::Relaxed) {
             // Before any location can move.
             let (secret, shared) = (self.map.relay_secret().await?, self.shared);
@@ -138,7 +140,12 @@ impl Locations {
     /// Follows the map for ever.
     pub(super) async fn keep_following(&self) {
         let mut failing = false;
+        let mut watch = None;
         loop {
+            // It is there before the map is read, so that no change falls between the two. A store that cannot watch is looked at.
+            if watch.is_none() {
+                watch = self.map.watch().await.ok();
+            }
             let wait = match self.follow().await {
                 Ok(()) => {
                     if std::mem::take(&mut failing) {
@@ -153,7 +160,10 @@ impl Locations {
                     LOOK_AGAIN
                 }
             };
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = hint(&mut watch), if !failing => {}
+            }
         }
     }
 
@@ -175,10 +185,24 @@ impl Locations {
                 Some(LocationEntry { reflectors, group })
             }
         };
-        let version = relocate(&self.map, name, entry).await?;
+        let epoch = relocate(&self.map, name, entry).await?;
         self.follow().await.map_err(|error| error.message)?;
-        Ok(version)
+        Ok(epoch)
     }
+}
+
+/// Waits for an event of a watch. One that has ended is taken away, and nothing comes any more: the next look begins another.
+async fn hint(watch: &mut Option<Watch>) {
+    if let Some(events) = watch {
+        if let Some(Ok(_)) = events.next().await {
+            // Further changes are often close behind. They are about what is read now.
+            tokio::time::sleep(GATHER).await;
+            while let Poll::Ready(Some(Ok(_))) = events.try_next() {}
+            return;
+        }
+        *watch = None;
+    }
+    std::future::pending().await
 }
 
 /// Carries out the control plane's requests to the store, until it ends.

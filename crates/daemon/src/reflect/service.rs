@@ -21,7 +21,7 @@ use super::handle::Handle;
 pub const REFLECT: u8 = 3;
 /// A change of the map of locations.
 pub const RELOCATE: MessageKind = MessageKind::new(REFLECT, 1);
-/// The map was changed. Body: its new version.
+/// The map was changed. Body: its new epoch.
 pub const RELOCATED: MessageKind = MessageKind::new(REFLECT, 2);
 
 /// Members to throw out, or a ban to end.
@@ -184,15 +184,15 @@ fn octets<const COUNT: usize>(cursor: &mut Cursor<'_>) -> Result<[u8; COUNT], Wi
     cursor.bytes(COUNT)?.first_chunk().copied().ok_or(WireError::Truncated)
 }
 
-/// Reads the version of the map from the reply to a change.
+/// Reads the epoch of the map from the reply to a change.
 ///
 /// # Errors
 /// If the body is malformed.
 pub fn get_relocated(body: &bytes::Bytes) -> Result<u64, WireError> {
     let mut cursor = Cursor::new(body);
-    let version = cursor.u64()?;
+    let epoch = cursor.u64()?;
     cursor.end()?;
-    Ok(version)
+    Ok(epoch)
 }
 
 /// The administration of a running reflector as a service.
@@ -294,7 +294,7 @@ impl Request for Relocation {
     }
 }
 
-/// Has the daemon at an address change the map of locations. Returns the map's new version. Must be called in a tokio
+/// Has the daemon at an address change the map of locations. Returns the map's new epoch. Must be called in a tokio
 /// runtime.
 ///
 /// # Errors

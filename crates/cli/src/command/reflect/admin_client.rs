@@ -38,7 +38,7 @@ impl Admin {
         self.admin.is_some()
     }
 
-    /// Has the daemon change the map of locations. Returns the map's new version.
+    /// Has the daemon change the map of locations. Returns the map's new epoch.
     pub fn relocate(&self, common: &Common, change: Relocation) -> Result<u64, Failure> {
         self.order(common, true, move |address, key, owner| relocate_at(address, key, owner, change))
     }

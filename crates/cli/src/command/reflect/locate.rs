@@ -14,13 +14,14 @@ use super::print;
 use super::store::open_store;
 use super::target::{Target, resolve};
 use crate::arguments::Common;
+use crate::command::map::default_author;
 use crate::failure::Failure;
 
 /// Set the place of a location, or move it and its members to another group or reflector
 ///
-/// The map of locations is kept in the store that reflectors share. With --store, the map is changed there, and every
-/// reflector on that store follows. Otherwise the daemon of a reflector changes it, over its own connection. Whether a
-/// reflector at that address has the group is not checked.
+/// Locations are the entries of the map "locations" in the store that reflectors share; "nacre map get locations" shows
+/// them. With --store, the map is changed there, and every reflector on that store follows. Otherwise the daemon of a
+/// reflector changes it, over its own connection. Whether a reflector at that address has the group is not checked.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// The location: any name
@@ -87,7 +88,7 @@ pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
 fn change_store(store: &nacre::Store, name: &str, to: Option<LocationEntry>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::io("start the program's runtime"))?;
-    let map = location_map(store).map_err(|error| Failure::Failed(error.message))?;
+    let map = location_map(store, &default_author()).map_err(|error| Failure::Failed(error.message))?;
     runtime.block_on(relocate(&map, name, to)).map(drop).map_err(Failure::Failed)
 }
 
