@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures everything that this folder shows, and puts results and figures beside this file. An hour or more on a quiet machine;
+# Measures everything that this folder shows, and puts results and figures beside this file. More than an hour on a quiet machine;
 # QUICK=1 takes about a minute and is good for a first look only.
 #
 #   experiments/balance/run.sh [path of the nacre program]

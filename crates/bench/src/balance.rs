@@ -68,7 +68,7 @@ pub struct Args {
     /// Measure each system once and for some seconds, and simulate little
     #[arg(long)]
     quick: bool,
-    /// Number of clients of each sequencer, each with a connection and one request under way
+    /// Numbers of clients, one for each sequencer; each client has a connection and one request under way
     #[arg(
         long,
         value_name = "N,…",
