@@ -86,7 +86,7 @@ pub struct Args {
     /// Time from there to the end [default: 60s; with --quick: 4s]
     #[arg(long, value_parser = parse_time, value_name = "TIME")]
     after: Option<Duration>,
-    /// Time between two decisions of a policy [default: 1s; with --quick: 200ms]
+    /// Time between two decisions of a policy [default: 1s; with --quick: 500ms]
     #[arg(long, value_parser = parse_time, value_name = "TIME")]
     tick: Option<Duration>,
     /// Time for which the conservative policy waits, in place of its 120 s [default: 20s; with --quick: 1s]
@@ -146,7 +146,7 @@ impl Args {
             share_percent: self.share,
             before_ms: self.ms(self.before, 20_000, 1000),
             after_ms: self.ms(self.after, 60_000, 4000),
-            tick_ms: self.ms(self.tick, 1000, 200),
+            tick_ms: self.ms(self.tick, 1000, 500),
             wait_ms: self.ms(self.wait, 20_000, 1000),
             durability: self.durability,
         };
