@@ -168,6 +168,7 @@ bench: release install-deps mpi
 	experiments/s3asim/run.sh $(abspath $(NACRE))
 	experiments/sequencer/run.sh $(abspath $(NACRE))
 	experiments/failover/run.sh $(abspath $(NACRE))
+	experiments/balance/run.sh $(abspath $(NACRE))
 	experiments/namespace/run.sh $(abspath $(NACRE))
 	experiments/zlog/run.sh $(abspath $(NACRE))
 	experiments/class/run.sh $(abspath $(NACRE))

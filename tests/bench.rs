@@ -95,7 +95,7 @@ fn a_study_runs_on_the_program_that_started_it() {
     study(&["--clients", "0"]).failed(2, &["at least 1"]);
     let help = String::from_utf8(run(self::study(&["--help"])).stdout).unwrap();
     assert!(
-        ["Usage: nacre bench", "rmw", "locks", "failover", "namespace", "walk", "trees", "reflect"]
+        ["Usage: nacre bench", "rmw", "locks", "failover", "namespace", "walk", "trees", "balance"]
             .iter()
             .all(|word| help.contains(word))
     );
@@ -209,6 +209,63 @@ fn a_rank_that_is_gone_costs_a_pause_and_every_position_is_there_once() {
         assert!(svg.starts_with("<svg") && svg.contains("</svg>"), "{name}");
     }
     run(study(&["failover", "--before", "2h"])).failed(2, &["at most an hour"]);
+}
+
+#[test]
+fn a_sequencer_is_moved_off_an_overloaded_rank_and_every_position_is_there_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["balance", "--quick", "--clients", "2,3", "--before", "500ms"];
+    let by_hand = [&words[..], &["--after", "1500ms", "--system", "alone,none,client,proxy-half"]].concat();
+    // A move that takes longer than the window, on a busy machine, is not measured.
+    let has_moves = |series: &Value, count: usize| {
+        series["repetitions"][0]["moves"].as_array().is_some_and(|moves| moves.len() == count)
+    };
+    let (text, report) = (0..5)
+        .map(|_| measured(&by_hand, folder.path()))
+        .find(|(_, report)| [2usize, 3].iter().all(|place| has_moves(&report["series"][*place], 1)))
+        .expect("sequencers are moved within the window");
+    let series = report["series"].as_array().unwrap();
+    let systems: Vec<&str> = series.iter().map(|one| one["point"]["system"].as_str().unwrap()).collect();
+    assert_eq!(systems, ["alone", "none", "client", "proxy-half"], "{text}");
+    for series in series {
+        let (point, measured) = (&series["point"], &series["repetitions"][0]);
+        let sequencers = measured["sequencers"].as_array().unwrap();
+        assert_eq!(sequencers.len(), point["clients"].as_array().unwrap().len());
+        for sequencer in sequencers {
+            let bins = sequencer["bins"].as_array().unwrap();
+            let counted: u64 = bins.iter().map(|count| count.as_u64().unwrap()).sum();
+            assert!(counted > 0 && sequencer["positions"].as_u64().unwrap() >= counted, "{sequencer}");
+        }
+        let loads = measured["loads"].as_array().unwrap();
+        assert!(loads.iter().any(|load| load["percent"][0].as_f64().unwrap() > 0.0), "{measured}");
+        let moves = measured["moves"].as_array().unwrap();
+        let is_moved = point["system"] != "alone" && point["system"] != "none";
+        assert_eq!(moves.len(), usize::from(is_moved), "{measured}");
+        for moved in moves {
+            // The one with fewer clients.
+            let places = ["sequencer", "from", "to"].map(|name| moved[name].as_u64().unwrap());
+            assert_eq!(places, [0, 0, 1]);
+            assert!(moved["pause_ms"].as_f64().unwrap() > 0.0, "{moved}");
+            assert!(measured["longest_ms"].as_f64() >= moved["pause_ms"].as_f64(), "{measured}");
+        }
+    }
+    assert_eq!(report["simulated"].as_array().unwrap().len(), 7 * 2);
+    assert_eq!(report["decided"].as_array().unwrap().len(), 7);
+    for name in
+        ["figure-7", "figure-7-modes", "figure-9-client", "throughput-proxy-half", "imbalance-simulated"]
+    {
+        let svg = fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
+        assert!(svg.starts_with("<svg") && svg.contains("</svg>"), "{name}");
+    }
+    assert!(text.contains("was handed out twice") && text.contains("a tick with the metrics of"), "{text}");
+
+    // Where a machine is busy, ranks may be silent for so long that a policy decides nothing in time.
+    let by_policy = [&words[..], &["--after", "3s", "--only", "live", "--system", "sequencer"]].concat();
+    let moves = || measured(&by_policy, folder.path()).1["series"][0]["repetitions"][0]["moves"].clone();
+    let moves = (0..10).map(|_| moves()).find(|moves| !moves.as_array().unwrap().is_empty());
+    let moved = &moves.expect("the policy moves a sequencer")[0];
+    assert_eq!((&moved["from"], &moved["to"]), (&Value::from(0), &Value::from(1)), "{moved}");
+    run(study(&["balance", "--before", "2h"])).failed(2, &["at most an hour"]);
 }
 
 #[test]

@@ -95,6 +95,10 @@ impl Driver {
 
     /// Runs until the future is dropped: a tick each time after a pause, which begins with the tick before.
     pub async fn run(mut self) {
+        // Where ticks are shorter than by default, the first pause is, too. What cannot be read now is read at the first tick.
+        if let Ok(in_force) = patient(self.settings.tick() / 2, self.registry.current()).await {
+            self.settings.tick_ms = self.settings.tick_ms.min(in_force.settings.tick_ms);
+        }
         let mut begun = tokio::time::Instant::now();
         loop {
             tokio::time::sleep_until(begun + self.settings.tick()).await;

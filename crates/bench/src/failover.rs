@@ -9,7 +9,6 @@
 mod client;
 mod figures;
 mod point;
-mod positions;
 mod proxy;
 
 use std::path::{Path, PathBuf};

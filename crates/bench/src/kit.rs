@@ -5,13 +5,14 @@
 //! - `target`: targets of Nacre, reached or not; `statistic`, `latency`, `machine` for what they are compared with;
 //! - `process`, `server`, `peer`: client processes, servers and peers, ended by their process ids;
 //! - `usage`: the time, processor time and memory of a program that runs to its end;
-//! - `span`: the proof that no position of a sequencer or a log was given out twice;
+//! - `span`, `positions`: the proof that no position of a sequencer or a log was given out twice, by ranges and one by one;
 //! - `simulation`: nodes, the network between them, and events, for studies of more machines than there are.
 
 pub(crate) mod figure;
 pub(crate) mod latency;
 pub(crate) mod machine;
 pub(crate) mod peer;
+pub(crate) mod positions;
 pub(crate) mod process;
 pub(crate) mod quantity;
 pub(crate) mod report;

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod append;
+mod balance;
 mod class;
 mod error;
 mod failover;
@@ -102,6 +103,11 @@ enum Command {
     /// One client process of that study, started by it
     #[command(hide = true)]
     FailoverClient,
+    /// Take positions from sequencers that overload a rank, and move them: by policies, by hand, and simulated
+    Balance(Box<balance::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    BalanceClient,
     /// Create, stat, rename, list and unlink files: the namespace compared with a file system and with FUSE's floor
     Namespace(Box<namespace::Args>),
     /// One client process of that study, started by it
@@ -213,6 +219,8 @@ fn run(command: Command, common: &Common) -> Result<(), Failure> {
         Command::SequencerClient => sequencer::client_main()?,
         Command::Failover(args) => failover::run(&args, common)?,
         Command::FailoverClient => failover::client_main()?,
+        Command::Balance(args) => balance::run(&args, common)?,
+        Command::BalanceClient => balance::client_main()?,
         Command::Namespace(args) => namespace::run(&args, common)?,
         Command::NamespaceClient => namespace::client_main()?,
         Command::NamespaceFloor(args) => namespace::floor_main(&args)?,

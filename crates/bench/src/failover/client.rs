@@ -8,10 +8,10 @@ use nacre::sequencer::Sequencer;
 use serde::{Deserialize, Serialize};
 
 use super::point::{BIN_MS, Pause, System};
-use super::positions::Positions;
 use crate::BenchError;
 use crate::kit::machine::now_ns;
 use crate::kit::peer::etcd;
+use crate::kit::positions::Positions;
 use crate::kit::process::{self, together};
 use crate::kit::server;
 

@@ -233,6 +233,16 @@ impl Daemon {
         Ok(daemon)
     }
 
+    /// Returns the id of its process, unless it has ended.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Returns the processor time that it has used.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.child.id().map_or(Duration::ZERO, cpu_time_of)
+    }
+
     /// Kills it without a chance to clean up.
     ///
     /// # Errors

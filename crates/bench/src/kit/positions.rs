@@ -14,7 +14,7 @@ const CHUNKS_MAX: usize = 1 << 15;
 
 /// A set of positions. Its memory grows with the range that they lie in, not with their order.
 #[derive(Default)]
-pub(super) struct Positions {
+pub(crate) struct Positions {
     /// By their numbers; one that has no position is not there.
     chunks: BTreeMap<u64, Box<[u64]>>,
     /// The chunk that the last position was in, taken out of the others.
@@ -29,7 +29,7 @@ impl Positions {
     ///
     /// # Errors
     /// [`BenchError::Lost`] if it is there already; [`BenchError::Process`] if there are too many.
-    pub(super) fn add(&mut self, position: u64) -> Result<(), BenchError> {
+    pub(crate) fn add(&mut self, position: u64) -> Result<(), BenchError> {
         let number = position / CHUNK;
         let mut chunk = match self.present.take() {
             Some((present, chunk)) if present == number => chunk,
@@ -61,17 +61,17 @@ impl Positions {
     }
 
     /// Returns the number of positions.
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// Returns the number of positions that are missing between the least and the greatest one.
-    pub(super) fn missing(&self) -> u64 {
+    pub(crate) fn missing(&self) -> u64 {
         self.bounds.map_or(0, |(least, greatest)| greatest - least - (self.count - 1))
     }
 
     /// Returns the number of gaps: ranges of missing positions.
-    pub(super) fn gaps(&mut self) -> u64 {
+    pub(crate) fn gaps(&mut self) -> u64 {
         if let Some((number, chunk)) = self.present.take() {
             self.chunks.insert(number, chunk);
         }
