@@ -45,7 +45,7 @@ impl ObjectStore for Shaky {
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
-        self.inner.list(after, limit)
+        ObjectStore::list(&self.inner, after, limit)
     }
 }
 
