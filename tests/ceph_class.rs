@@ -219,7 +219,7 @@ fn scripts_that_would_hang_an_osd_end_and_change_nothing() {
     let bounds = Bounds { instructions: 400_000, memory_bytes: 8 << 20, ..Bounds::default() };
     for (number, body) in HOSTILE.into_iter().enumerate() {
         let text = format!(
-            "function m(input, output) nacre.set('k', 'changed') {body} end objclass.register(m)
+            "function m(input, output) nacre.set('k', 'changed'); {body} end objclass.register(m)
              function ok(input, output) output:append('ok') end objclass.register(ok)"
         );
         let name = format!("hostile{number}");

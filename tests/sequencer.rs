@@ -56,10 +56,7 @@ fn positions_policies_and_names() {
     // With a slash at its end, a directory stands for what is below it, and for nothing else.
     run(&["create", "/beside"]).ok();
     assert_eq!(run(&["policy", "/d/", "lua=mine"]).text(), "");
-    assert_eq!(
-        (run(&["policy", path]).text(), run(&["policy", "/beside"]).text()),
-        ("lua=mine", "best-effort")
-    );
+    assert_eq!([path, "/beside"].map(|of| run(&["policy", of]).text()), ["lua=mine", "best-effort"]);
     run(&["policy", "/none/", "hold=7ms"]).failed(1, &["cannot change the policies below /none"]);
     run(&["rm", name]).ok();
     // Positions go on above those of the sequencer that was removed.
