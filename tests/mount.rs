@@ -289,6 +289,7 @@ fn files_that_were_locked_fail_when_the_session_is_broken_until_they_are_closed(
     server.run(["locks", "break", &session]).ok();
     eventually("the mount learns that its session was broken", || locked.write_all_at(b"late", 0).is_err());
     assert_eq!(locked.write_all_at(b"late", 0).unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(locked.set_len(0).unwrap_err().raw_os_error(), Some(5));
     assert_eq!(fcntl_lock(&locked, EXCLUSIVE), Err(Errno::IO));
     other.write_all_at(b"other", 0).unwrap();
     drop(locked);

@@ -313,7 +313,11 @@ fn trees_are_put_and_fetched_as_they_are() {
     run(&["put", "-r", "source", "/there"]).ok();
     fs::create_dir(folder.path().join("into")).unwrap();
     run(&["get", "-r", "/there/source", "into"]).ok();
-    assert_eq!(fs::read(folder.path().join("into/source/a/b/private")).unwrap(), b"private");
+    let fetched = folder.path().join("into/source/a/b");
+    fs::set_permissions(&fetched, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(fetched.join("private"), b"older").unwrap();
+    run(&["get", "-r", "/there/source", "into"]).ok();
+    assert_eq!(fs::read(fetched.join("private")).unwrap(), b"private");
     // What cannot be fetched is reported, and the rest is fetched.
     let made = std::process::Command::new("mkfifo").arg(source.join("pipe")).status().unwrap();
     assert!(made.success());
@@ -330,6 +334,31 @@ fn trees_are_put_and_fetched_as_they_are() {
         let path = folder.path().join(side).join("a/b");
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
+}
+
+#[test]
+fn names_that_lead_out_of_the_folder_are_not_fetched() {
+    let folder = folder();
+    let store = file(&folder.path().join("store"));
+    let run = |words: &[&str], input: &[u8]| {
+        let mut command = program();
+        command.current_dir(folder.path()).args(["--store", &store]).args(words);
+        run_with(command, input)
+    };
+    run(&["fs", "mkdir", "/d"], b"").ok();
+    run(&["fs", "put", "-", "/d/x"], b"content").ok();
+    let inode = run(&["fs", "stat", "/d", "--json"], b"").json()[0]["inode"].as_u64().unwrap();
+    let object = format!("nacre/fs/i/{inode:016x}");
+    let entry = run(&["keys", "get", &object, "ex"], b"").ok();
+    let outside = folder.path().join("outside");
+    for name in ["../escaped", outside.to_str().unwrap()] {
+        run(&["keys", "set", &object, &format!("e{name}"), "-"], &entry).ok();
+    }
+    let ended = run(&["fs", "get", "-r", "/d", "back"], b"");
+    let said = ["cannot get /d/../escaped: the name has a slash", "2 entries could not be copied"];
+    assert!(ended.code == 1 && said.iter().all(|part| ended.stderr.contains(part)), "{ended:?}");
+    assert_eq!(fs::read(folder.path().join("back/x")).unwrap(), b"content");
+    assert!(!folder.path().join("escaped").exists() && !outside.exists());
 }
 
 /// Starts a `put` of what it reads from a pipe.

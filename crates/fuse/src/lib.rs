@@ -300,6 +300,9 @@ impl Filesystem for Bridge {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        if size.is_some() && file.is_some_and(|file| !self.calls.may_use(file)) {
+            return reply.error(Errno::EIO);
+        }
         let user = user(request);
         let set_time = |time| match time {
             TimeOrNow::Now => SetTime::Now,

@@ -4,7 +4,7 @@
 //! everything below it is there, so one that may not be written is filled too. What cannot be copied is reported, and the rest is
 //! copied.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, FileTimes, Metadata, Permissions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown, symlink};
@@ -12,8 +12,9 @@ use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use nacre::fs::{Attributes, Creation, Error, Ino, InodeKind, Listed, SetAttributes, SetTime};
+use nacre::fs::{Attributes, Creation, Error, Ino, InodeKind, Listed, SetAttributes, SetTime, check_name};
 use nacre_quantity::Escaped;
+use rustix::fs::OFlags;
 use serde_json::json;
 
 use super::move_bytes::{copy, fill, interrupted, with_remains};
@@ -179,8 +180,16 @@ async fn put_entry(
         }));
         return Ok(steps);
     }
+    let mut metadata = metadata;
     let ino = if kind.is_file() {
-        let file = tokio::fs::File::open(&local).await.map_err(unread())?;
+        // A link or a pipe that others have put in its place since it was looked at is neither followed nor waited for.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let mut options = tokio::fs::OpenOptions::new();
+        let file = options.read(true).custom_flags(flags).open(&local).await.map_err(unread())?;
+        metadata = file.metadata().await.map_err(unread())?;
+        if !metadata.is_file() {
+            return Err(Failure::Failed(format!("cannot read {shown}: it was replaced meanwhile")));
+        }
         let put = match &existing {
             Some(found) => tree.rank.put(&tree.user, found.ino).await,
             None => tree.rank.put_new(&tree.user, parent, &name, 0o600).await,
@@ -220,9 +229,11 @@ async fn put_entry(
 /// Gives an inode the permissions and the time of modification of a local entry, and its owner if the caller is root.
 async fn keep_attributes(tree: &Tree, ino: Ino, metadata: &Metadata, path: &Path) -> Result<(), Failure> {
     let is_root = tree.user.is_root();
+    // A program that others run with its owner's rights does not become one with the rights of who puts it.
+    let kept = if is_root || metadata.is_dir() { 0o7777 } else { 0o1777 };
     let time = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
     let set = SetAttributes {
-        mode: (!metadata.is_symlink()).then_some(metadata.mode() & 0o7777),
+        mode: (!metadata.is_symlink()).then_some(metadata.mode() & kept),
         uid: is_root.then_some(metadata.uid()),
         gid: is_root.then_some(metadata.gid()),
         mtime: Some(SetTime::To(time)),
@@ -248,6 +259,12 @@ pub async fn get(tree: &Tree, path: Path, folder: PathBuf) -> Result<(), Failure
         return Err(failure(Error::NotDirectory, format_args!("cannot get {path} with --recursive")));
     }
     let local = match path.name() {
+        // Also if there is such a folder already.
+        Some(name) if folder.is_dir() => {
+            let attempted = format!("cannot get {path} into the folder {}", Escaped::of(&folder));
+            check_name(&name).map_err(|error| failure(error, attempted))?;
+            folder.join(OsStr::from_bytes(&name))
+        }
         Some(name) => destination(folder, &name)?,
         None => folder,
     };
@@ -275,6 +292,11 @@ async fn get_all(tree: &Tree, first: GetStep, totals: &mut Totals) -> Result<(),
                 steps.push(GetStep::Leave { found: found.clone(), local: local.clone() });
                 let mut below = Vec::new();
                 let listed = tree.list(&found, &path, true, async |listed: Listed| {
+                    // Whoever writes to the store's objects can make names that lead elsewhere.
+                    if let Err(error) = check_name(&listed.name) {
+                        let refused = failure(error, format_args!("cannot get {}", path.join(&listed.name)));
+                        return totals.settle::<()>(Err(refused)).map(|_| ());
+                    }
                     let Some(found) = listed.attributes else { return Ok(()) };
                     let (path, local) =
                         (path.join(&listed.name), local.join(OsString::from_vec(listed.name.to_vec())));
