@@ -219,8 +219,9 @@ async fn put_entry(
         if existing.is_some_and(|found| found.kind == InodeKind::Symlink) && kind.is_symlink() {
             tree.rank.unlink(&tree.user, parent, &name).await.map_err(refused)?;
         }
+        let made = create(creation).await?.ino;
         totals.others += 1;
-        create(creation).await?.ino
+        made
     };
     keep_attributes(tree, ino, &metadata, &path).await?;
     Ok(Vec::new())
