@@ -16,6 +16,7 @@ use nacre::fs::{Attributes, Creation, Error, Ino, InodeKind, Listed, SetAttribut
 use nacre_quantity::Escaped;
 use rustix::fs::OFlags;
 use serde_json::json;
+use tokio::io::AsyncReadExt;
 
 use super::move_bytes::{copy, fill, interrupted, with_remains};
 use super::{Path, Tree, failure};
@@ -195,7 +196,10 @@ async fn put_entry(
             None => tree.rank.put_new(&tree.user, parent, &name, 0o600).await,
         };
         let mut put = put.map_err(refused)?;
-        if let Err(failed) = fill(&mut put, Box::new(file), &shown, &attempted).await {
+        // A file of the store itself, where that is in the folder, grows with all that is put. (Those of length 0 may be of the kernel,
+        // which does not say how long they are.)
+        let length = if metadata.len() == 0 { u64::MAX } else { metadata.len() };
+        if let Err(failed) = fill(&mut put, Box::new(file.take(length)), &shown, &attempted).await {
             return Err(match put.abort().await {
                 Ok(()) => failed,
                 Err(_) => with_remains(failed),
