@@ -503,6 +503,10 @@ fn a_mount_with_a_cache_shows_its_own_changes_at_once_and_those_of_others_later(
     assert_eq!(other.sh("stat -c %a d2/f; cat d2/f"), "600\none\ntwo\n");
     // What is not in the cache is looked for.
     cached.sh("test -e d2/h");
+    // A file whose place another one has taken is looked for again when it is opened: there is one of the name all the time.
+    cached.sh("echo old >r; cat r");
+    other.sh("echo new >s; mv s r");
+    assert_eq!(cached.sh("cat r"), "new\n");
     assert!(cached.stop(Signal::TERM).success());
     assert!(other.stop(Signal::TERM).success());
     check_is_clean(&server.uri);

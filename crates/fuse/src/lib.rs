@@ -436,6 +436,8 @@ impl Filesystem for Bridge {
         self.spawn(|calls| async move {
             match calls.rank.open_file(&user, Ino(ino.0), rights(flags.0)).await {
                 Ok(_) => reply.opened(calls.handle(), FopenFlags::empty()),
+                // After this error the kernel looks again: the entry may lead to another inode by now.
+                Err(Error::NotFound) => reply.error(errno(Error::Stale)),
                 Err(error) => reply.error(errno(error)),
             }
         });
