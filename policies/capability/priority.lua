@@ -11,7 +11,8 @@ end
 function on_request(state)
   local next = first(state)
   if state.waiters[next].order < state.holder.order then return 0, next end
-  return state.lease_us // 10, next
+  -- Counted from its grant, not from now: whoever comes later puts nothing off.
+  return math.max(0, state.lease_us // 10 - state.holder.held_us), next
 end
 
 on_release = first

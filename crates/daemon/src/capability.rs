@@ -153,7 +153,10 @@ impl Scripts {
                 );
             }
             let script = script.ok().map(Arc::new);
-            self.lock().insert(name, Some(Loaded { version, text, script }));
+            // Another one may have taken its place meanwhile, and there is room for so many.
+            if let Some(known) = self.lock().get_mut(&name) {
+                *known = Some(Loaded { version, text, script });
+            }
         }
     }
 

@@ -57,6 +57,10 @@ pub(crate) struct Host {
     errno: Cell<Option<Errno>>,
     call: RefCell<Option<Call>>,
     state: Cell<*mut ffi::lua_State>,
+    /// The number of blocks that Lua has taken, up to that of its stack.
+    taken: Cell<u8>,
+    /// The block of Lua's stack.
+    stack: Cell<*mut c_void>,
     output_max: Cell<usize>,
     /// The functions of compiled classes, by the classes' numbers: references into the registry.
     compiled: RefCell<HashMap<u64, c_int>>,
@@ -78,6 +82,8 @@ impl Host {
             errno: Cell::new(None),
             call: RefCell::new(None),
             state: Cell::new(ptr::null_mut()),
+            taken: Cell::new(0),
+            stack: Cell::new(ptr::null_mut()),
             output_max: Cell::new(usize::MAX),
             compiled: RefCell::new(HashMap::new()),
         }
@@ -231,6 +237,14 @@ pub(super) unsafe fn host_of<'a>(state: *mut ffi::lua_State) -> &'a Host {
     unsafe { &*(*(ffi::lua_getextraspace(state) as *const *const Host)) }
 }
 
+/// The place of the stack's block among those that a new state takes: it follows the state itself.
+const STACK_PLACE: u8 = 2;
+
+/// The greatest length of the stack in bytes: some ten thousand values of 16 bytes, and those that Lua adds to them. A chain of tables that call
+/// each other makes Lua move the whole stack again and again, without one instruction of the script, so a stack of a million values,
+/// which is Lua's own limit, would take minutes.
+const STACK_BYTES_MAX: usize = 12_000 * 16;
+
 /// Lua's allocator.
 ///
 /// # Safety
@@ -257,7 +271,8 @@ pub(super) unsafe extern "C" fn allocate(
     if new_bytes > old_bytes && !host.native.get() {
         let wanted = host.used.get().saturating_add(host.external.get()) - old_bytes;
         let limit = host.limit.get();
-        if host.is_fatal.get() || wanted.saturating_add(new_bytes) > limit {
+        let too_deep = block == host.stack.get() && new_bytes > STACK_BYTES_MAX;
+        if host.is_fatal.get() || too_deep || wanted.saturating_add(new_bytes) > limit {
             host.fail(Fatal::Bound(Bound::Memory));
             return ptr::null_mut();
         }
@@ -270,6 +285,14 @@ pub(super) unsafe extern "C" fn allocate(
     };
     if !allocated.is_null() {
         host.used.set(host.used.get() - old_bytes + new_bytes);
+        if block.is_null() && host.taken.get() < STACK_PLACE {
+            host.taken.set(host.taken.get() + 1);
+            if host.taken.get() == STACK_PLACE {
+                host.stack.set(allocated.cast());
+            }
+        } else if block == host.stack.get() {
+            host.stack.set(allocated.cast());
+        }
     }
     allocated.cast()
 }

@@ -179,6 +179,18 @@ fn priority_goes_by_the_order_of_sessions_but_starves_nobody() {
 }
 
 #[test]
+fn priority_is_not_put_off_by_those_who_come_later() {
+    let mut world = World::new(PRIORITY, 3);
+    world.want(1);
+    world.want(2);
+    world.pass(ms(30));
+    world.want(3);
+    assert_eq!((world.holder(), world.asked), (1, false));
+    world.pass(ms(11));
+    assert!(world.asked, "it has had it for a tenth of the lease");
+}
+
+#[test]
 fn fairness_goes_by_operations() {
     let mut world = World::new(FAIRNESS, 3);
     world.want(1);

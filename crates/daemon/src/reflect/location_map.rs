@@ -8,7 +8,8 @@
 //!    programs cannot read the object any more: they keep the places that they know, and refuse to change one. A change of
 //!    a place that one of them had under way fails, since it is conditional on the place's text as it was.
 //! 2. Sealed places are added to the map, where it does not have the location yet.
-//! 3. They are removed from the old object.
+//! 3. In the old object, only the seal is left of them. So an older program that had read a place before all this does not take
+//!    its location for one that is not there any more, and makes it anew, which nobody would notice.
 //!
 //! The next change continues what was interrupted, and several programs may do it at once. Each reads the map before the
 //! old object, and adds places on condition of the map's epoch: so no place is added once another program has added and
@@ -42,9 +43,9 @@ const RELAY_OBJECT: &str = "reflect/locations-relay";
 /// The key by which older programs see that they cannot read the old object. A person who lists the keys reads it.
 const MARK: &str =
     "The places of all locations are in the map \"locations\" now, which this program is too old for.";
-/// The beginning of a sealed place, with which it is none for older programs.
+/// The beginning of a sealed place, with which it is none for older programs, and all that stays there of one that is in the map.
 const SEAL: &str = "moved ";
-/// The number of places that one transaction seals, adds or removes.
+/// The number of places that one transaction seals, adds or empties.
 const CHUNK: usize = 500;
 /// The bytes that the map needs for [`LOCATIONS_MAX`] locations.
 const MAP_BYTES: u64 = 32 << 20;
@@ -279,21 +280,21 @@ impl LocationMap {
     /// Proposes an update, and makes room for as many locations as there may be if the map's limits were never set.
     async fn propose(&self, update: Update) -> Result<Committed, ProposeError> {
         let done = self.proposer.propose(update.clone()).await;
-        let is_full = matches!(done, Err(ProposeError::Refused(Refused::Limit(_))));
-        if is_full && self.raise_limits().await? {
-            return self.proposer.propose(update).await;
+        if !matches!(done, Err(ProposeError::Refused(Refused::Limit(_)))) {
+            return done;
         }
-        done
+        self.raise_limits().await?;
+        // Also where they are raised already: another program may have done that since it was refused.
+        self.proposer.propose(update).await
     }
 
-    /// Raises the map's limits where they are the default ones. Returns false if they are not.
-    async fn raise_limits(&self) -> Result<bool, ProposeError> {
+    /// Raises the map's limits where they are the default ones.
+    async fn raise_limits(&self) -> Result<(), ProposeError> {
         let limits = self.map.state().await?.limits()?;
-        if raised(limits) == limits {
-            return Ok(false);
+        if raised(limits) != limits {
+            self.proposer.change_limits(&self.author, raised).await?;
         }
-        self.proposer.change_limits(&self.author, raised).await?;
-        Ok(true)
+        Ok(())
     }
 
     /// Moves the places of older programs into the map. Returns once there are none left.
@@ -312,7 +313,7 @@ impl LocationMap {
             // What cannot be read is reported before anything is changed.
             old.places.iter().try_for_each(|(key, value)| old_place(key, value).map(drop))?;
             if self.seal(&old).await? && self.add(&old, &state).await? {
-                self.remove(&old).await?;
+                self.empty(&old).await?;
             } else {
                 tokio::time::sleep(PAUSE).await;
             }
@@ -361,17 +362,18 @@ impl LocationMap {
         Ok(true)
     }
 
-    /// Removes places that are in the map from the old object.
-    async fn remove(&self, old: &Old) -> Result<(), StoreError> {
+    /// Leaves nothing but the seal of places that are in the map.
+    async fn empty(&self, old: &Old) -> Result<(), StoreError> {
         for chunk in old.places.chunks(CHUNK) {
             let mut transaction = Transaction::new();
             for (key, value) in chunk {
                 let check = Check::Equal(sealed(value));
+                let seal = Bytes::from_static(SEAL.as_bytes());
                 transaction = transaction
                     .guard(Guard::Key { key: key.clone(), check })
-                    .change(WriteOp::RemoveKey { key: key.clone() });
+                    .change(WriteOp::SetKey { key: key.clone(), value: seal });
             }
-            // If another one has removed some of them, the next look at the object shows what is left.
+            // If another one has emptied some of them, the next look at the object shows what is left.
             self.write(transaction).await?;
         }
         Ok(())
@@ -427,6 +429,7 @@ impl LocationMap {
             for (key, value) in page.entries {
                 match key.as_bytes() == MARK.as_bytes() {
                     true => old.marked = true,
+                    false if value == SEAL.as_bytes() => {}
                     false => old.places.push((key, value)),
                 }
             }

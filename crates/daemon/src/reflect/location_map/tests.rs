@@ -99,7 +99,7 @@ async fn old_store(locations: u32) -> Store {
     store
 }
 
-/// Returns the keys of the old object.
+/// Returns the keys of the old object, but for those of which only the seal is left.
 async fn old_keys(store: &Store) -> Vec<Key> {
     let old = map_of(store).old().await.unwrap();
     old.places.into_iter().map(|(key, _)| key).chain(old.marked.then(|| key(MARK))).collect()
@@ -236,7 +236,7 @@ async fn a_move_that_ends_anywhere_is_continued_and_loses_no_place() {
         assert_eq!(all_of(&store).await.entries, wanted, "after {writes} writes");
         assert_eq!(old_keys(&store).await, [key(MARK)]);
     }
-    // The mark, the seals, the addition, the removal, and the change itself.
+    // The mark, the seals, the addition, the emptying, and the change itself.
     assert_eq!(failures, 5);
 }
 
@@ -244,15 +244,34 @@ async fn a_move_that_ends_anywhere_is_continued_and_loses_no_place() {
 async fn a_location_that_an_older_program_was_about_to_make_is_moved_later() {
     let store = old_store(3).await;
     map_of(&store).change("cell 1", Some(entry(7400, 1)), Some(entry(7500, 1))).await.unwrap();
-    // Its conditions hold: the old object has no such keys.
-    for (name, group) in [("late", 8), ("cell 1", 9)] {
-        assert!(matches!(change_old(&store, name, None, Some(entry(7400, group))).await, Outcome::Done(_)));
-    }
+    // Its condition holds: the old object has no such key.
+    assert!(matches!(change_old(&store, "late", None, Some(entry(7400, 8))).await, Outcome::Done(_)));
     let all = all_of(&store).await.entries;
-    assert_eq!((all["late"], all["cell 1"]), (entry(7400, 8), entry(7500, 1)), "the map counts");
+    assert_eq!((all["late"], all["cell 1"]), (entry(7400, 8), entry(7500, 1)));
     assert_eq!(map_of(&store).place("late").await.unwrap(), Some(entry(7400, 8)));
     assert_eq!(old_keys(&store).await, [key(MARK)]);
     assert_eq!(all_of(&store).await.entries, all);
+}
+
+#[tokio::test]
+async fn an_older_program_that_has_read_a_place_before_all_were_moved_cannot_change_it() {
+    let store = old_store(3).await;
+    map_of(&store).change("cell 0", Some(entry(7400, 0)), Some(entry(7500, 0))).await.unwrap();
+    // It learns what is there instead. Were there nothing, it would make the location anew: what it did then would be lost, and
+    // the one who asked for it told that it is done.
+    let wanted = Some(entry(7600, 1));
+    for from in [Some(entry(7400, 1)), None] {
+        let Outcome::Refused(refusal) = change_old(&store, "cell 1", from, wanted).await else {
+            panic!("from {from:?}: the change of an older program was made");
+        };
+        let Found::Value(Some(found)) = refusal.found else { panic!("from {from:?}: there is nothing") };
+        // For that program, this is no place, which ends its attempts.
+        assert!(std::str::from_utf8(&found).unwrap().parse::<LocationEntry>().is_err());
+    }
+    let all = all_of(&store).await;
+    assert_eq!((all.entries["cell 1"], all.entries.len()), (entry(7400, 1), 3));
+    assert_eq!(map_of(&store).place("cell 1").await.unwrap(), Some(entry(7400, 1)));
+    assert_eq!(old_keys(&store).await, [key(MARK)]);
 }
 
 #[tokio::test]
