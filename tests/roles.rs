@@ -191,16 +191,16 @@ fn locations_of_an_older_store_are_followed_and_move_into_the_map_with_the_first
             (place == id).then_some(())
         });
     };
-    for name in ["harbour", "lighthouse"] {
-        store.run(["keys", "set", OLD, name, &format!("5 {}", reflector.address)]).ok();
-        at(name, 5);
+    for (name, id) in [("harbour", 5), ("lighthouse", 7)] {
+        store.run(["keys", "set", OLD, name, &format!("{id} {}", reflector.address)]).ok();
+        at(name, id);
     }
     store.run(["map", "get", "locations"]).failed(1, &["no map"]);
     let listener = Joined::join(&format!("harbour@{}", reflector.address), &[]);
 
     reflect(&["move", "harbour", "--to", &reflector.group(6), "--store", &store.uri]).ok();
     at("harbour", 6);
-    at("lighthouse", 5);
+    at("lighthouse", 7);
     reflector.until(6, "the member has moved", |group| group["members"] == 1);
     reflect(&["send", &reflector.group(6), "here"]).ok();
     assert_eq!(listener.hear(), "here");
