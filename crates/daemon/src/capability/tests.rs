@@ -292,7 +292,7 @@ fn texts_that_are_no_policy_are_refused() {
     for (text, reason) in [
         ("", "defines neither"),
         ("on_request = 5", "defines neither"),
-        ("function on_request(state", "1"),
+        ("function on_request(state", "expected near"),
         ("function on_request(state) return state.waiters[9].session end", "nil"),
         ("function on_release(state) return 3 end", "numbered 1 to 2"),
         ("while true do end", "does not end"),
