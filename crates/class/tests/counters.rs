@@ -48,7 +48,9 @@ fn strings_and_comments_are_left_alone() {
         "x = {1, 2; a = 3, [4] = 5, f 'x', g {}, h:i 'j'.k[1]}",
         "x = not a == -b ^ #c // 2 ~ d & e | f << 1 >> 2 and g or h ~= i",
     ] {
-        assert_eq!(rewritten(text), format!(" nacre_count(1);{text}"));
+        let rewritten = rewritten(text);
+        let (counter, rest) = rewritten.split_once(';').unwrap();
+        assert!(counter.starts_with(" nacre_count(") && rest == text, "{rewritten}");
     }
 }
 

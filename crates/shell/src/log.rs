@@ -19,6 +19,7 @@ pub enum LogFormat {
 /// The names of the crates that log: Nacre's, and the one that loads programs into the kernel.
 const TARGETS: &[&str] = &[
     "nacre",
+    "nacre_class",
     "nacre_daemon",
     "nacre_lock",
     "nacre_logstore",
