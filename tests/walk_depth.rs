@@ -15,8 +15,9 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The memory for each level, in bytes: with it, a million of them fit in 64 MiB together with the program itself.
 const LEVEL_BYTES: usize = 50;
 
-/// The additional memory of a chain of any length, in bytes: buffers that are as large for a shorter one as for a longer one.
-const CHAIN_BYTES: usize = 4 << 20;
+/// The additional memory of a chain of any length, in bytes: buffers that are as large for a shorter one as for a longer one, and pages of
+/// the program that are in memory in one run and not in the other.
+const CHAIN_BYTES: usize = 6 << 20;
 
 /// The memory for each level of a walk that goes on from a checkpoint, and has the counts from there beside its own.
 const RESUMED_LEVEL_BYTES: usize = 90;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use kit::{Bench, unhurried};
 use nacre_class::rewrite::{COUNT, JOIN, rewrite};
-use nacre_class::{Bounds, CallError, Classes, osd, transcript};
+use nacre_class::{Bound, Bounds, CallError, Classes, osd, transcript};
 use nacre_object::ObjectId;
 use nacre_object::testkit::MemoryStore;
 
@@ -83,6 +83,8 @@ fn what_runs_for_ever_is_ended_by_its_counters() {
                 let ended = ["no units are left", "overflow", "'for' step is zero"];
                 assert!(ended.iter().any(|why| failure.message.contains(why)), "{body}: {}", failure.message);
             }
+            // Here the stack ends before the units.
+            Err(CallError::Exceeded { bound: Bound::Memory, .. }) if body.contains("1 + f()") => {}
             other => panic!("{body}: {other:?}"),
         }
     }
