@@ -33,7 +33,7 @@ pub struct Move {
     pub from: usize,
     /// The rank that gets it.
     pub to: usize,
-    /// How its clients reach it then, if it is a sequencer.
+    /// The way in which clients reach it there, if it is a sequencer.
     pub mode: Mode,
     /// True if it is pinned there: then it is not judged by what it gains.
     pub is_pin: bool,
@@ -148,7 +148,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// What a rank knows at a tick.
+/// A rank's knowledge at a tick.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick<'a> {
     /// The time since any fixed moment.
@@ -159,7 +159,7 @@ pub struct Tick<'a> {
     pub resources: &'a [Resource],
 }
 
-/// What a rank does at a tick, and why.
+/// A rank's moves at a tick, with the reasons.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// The moves, in the order in which they are to be made.

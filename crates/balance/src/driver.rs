@@ -21,13 +21,13 @@ use crate::registry::{InForce, Registry};
 use crate::resource::Resource;
 use crate::setting::Settings;
 
-/// What a driver needs of its rank: the moves away from it.
+/// The moves away from a driver's rank.
 pub trait Migrate: Send + Sync + 'static {
     /// Makes a move, and returns once it is durable. A move whose future is dropped may go on.
     fn migrate(&self, wanted: &Move) -> BoxFuture<'static, Result<(), StoreError>>;
 }
 
-/// What a driver needs to know of its rank.
+/// A driver's view of its rank: load, and what can be moved.
 pub trait Sense: Send + 'static {
     /// Returns the number of the rank, the metrics and the resources; `None` while the daemon is no rank.
     fn sense(&mut self, now: Duration) -> Option<(usize, Metrics, Vec<Resource>)>;
@@ -54,7 +54,7 @@ pub struct Driver {
     is_asked: bool,
 }
 
-/// What decides.
+/// The state of decisions.
 struct Core {
     balancer: Balancer,
     ledger: Ledger,

@@ -1,4 +1,4 @@
-//! What became of moves: each is judged by what it gained, and a resource whose moves gain nothing is left alone for a
+//! The outcomes of moves: each is judged by what it gained, and a resource whose moves gain nothing is left alone for a
 //! while. No clock.
 //!
 //! A move gains if of the load of its two ranks the busier one has a smaller part than before, which does not depend on
@@ -23,7 +23,7 @@ const REST: u32 = 4;
 /// The number of times that the rest is doubled at most.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// What is known of the moves of one resource.
+/// The moves of one resource.
 #[derive(Clone, Debug, Default)]
 struct Past {
     from: usize,
@@ -43,7 +43,7 @@ struct Open {
     at: Duration,
     /// The part that the busier of its ranks had of their load.
     part: f64,
-    /// What it has to be smaller by.
+    /// The part by which it has to become smaller.
     needed: f64,
 }
 

@@ -42,7 +42,7 @@ pub struct PolicyError {
     pub is_late: bool,
 }
 
-/// What a policy sees at a tick.
+/// The input of a policy at a tick.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The rank that it runs for.
@@ -78,7 +78,7 @@ pub struct Evaluated {
     pub state: Option<Bytes>,
     /// The lines of `BAL_LOG`, each with its level in front.
     pub log: Vec<String>,
-    /// How resources are to be chosen.
+    /// The way in which resources are to be chosen.
     pub choice: Choice,
     /// The resources that its own function chose for ranks, as positions in those that were offered.
     pub chosen: Vec<(usize, Vec<usize>)>,

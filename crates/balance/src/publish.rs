@@ -1,4 +1,4 @@
-//! What ranks tell each other: one object, in which each rank overwrites a key of its own at every tick.
+//! The loads that ranks tell each other: one object, in which each rank overwrites a key of its own at every tick.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct MadeMove {
     pub made: Move,
 }
 
-/// What a rank publishes.
+/// A rank's published load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Published {
     format: u32,

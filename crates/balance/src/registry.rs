@@ -1,4 +1,4 @@
-//! Where policies and settings are kept: the text in an object of its own, written before the map names it, and the policy
+//! The place of policies and settings: the text in an object of its own, written before the map names it, and the policy
 //! in force, its version and the settings in one entry of a map (Sevilla et al., *Malacology*, sections 5.1.1 and 5.1.2).
 //!
 //! So all ranks have the same version, and whoever sees a version can read its text. Objects are never written twice; those
@@ -80,7 +80,7 @@ pub enum BalanceError {
     /// The policy is not sound.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// What was asked for cannot be.
+    /// The request cannot be granted.
     #[error("{0}")]
     Invalid(String),
     /// The map was not changed, or it is not known whether it was.

@@ -1,4 +1,4 @@
-//! What is moved between ranks: subtrees, sequencers, groups of a reflector, each with its load.
+//! The resources that move between ranks: subtrees, sequencers, groups of a reflector, each with its load.
 
 use std::fmt;
 use std::str::FromStr;

@@ -8,7 +8,7 @@ use crate::setting::Selector;
 
 /// The part of a target by which one resource may miss it to be taken alone.
 const CLOSE: f64 = 0.2;
-/// What rounding may make of loads that fit exactly.
+/// The error of rounding in loads that fit exactly.
 const ROUNDING: f64 = 1e-9;
 
 /// Returns the positions of the resources that are to be moved so that their loads come to an amount, at most `most` of

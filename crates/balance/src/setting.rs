@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::limit::{MOVES_PER_TICK_MAX, RANKS_MAX, RULES_MAX, TICK_MAX, TICK_MIN};
 use crate::resource::{Kind, ResourceId};
 
-/// How clients reach a sequencer after it was moved.
+/// The way in which clients reach a sequencer after a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {

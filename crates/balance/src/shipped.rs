@@ -5,7 +5,7 @@
 pub struct Shipped {
     /// The name.
     pub name: &'static str,
-    /// What it does, in a few words.
+    /// A short description.
     pub about: &'static str,
     /// The text, in Lua.
     pub text: &'static str,

@@ -20,7 +20,7 @@ const STEPS_MAX: usize = 10_000_000;
 /// The number of remarks that are kept at one tick.
 const NOTES_MAX: usize = 100;
 
-/// What happened at one tick.
+/// The events of one tick.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The time, in seconds.

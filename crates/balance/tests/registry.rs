@@ -1,4 +1,4 @@
-//! Where policies are kept: versions, earlier ones, settings, and what a rank fetches.
+//! The registry of policies: versions, earlier ones, settings, and what a rank fetches.
 
 use std::sync::Arc;
 use std::time::Duration;

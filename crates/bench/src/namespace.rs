@@ -182,7 +182,7 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
     Ok(())
 }
 
-/// What a run needs; dropped in this order.
+/// The processes and folders of a run; dropped in this order.
 struct Deployed {
     place: Place,
     _mounted: Option<Mounted>,

@@ -35,7 +35,7 @@ const LITERAL_BYTES_MAX: usize = 16 << 10;
 pub struct Unbounded {
     /// The line, from 1.
     pub line: usize,
-    /// What stands there.
+    /// The reason for the refusal.
     pub reason: String,
 }
 
@@ -256,9 +256,9 @@ struct Parser<'a> {
     /// The edit of the counter that pays for the stretch that is parsed, and the tokens of that so far.
     counter: usize,
     spent: usize,
-    /// Whether the next statement may be reached by a jump, which passes the counter of the stretch around it by.
+    /// True if the next statement may be reached by a jump, which passes the counter of the stretch around it by.
     labelled: bool,
-    /// Whether the functions around take a variable number of arguments.
+    /// True for each function around that takes a variable number of arguments.
     varargs: Vec<bool>,
 }
 

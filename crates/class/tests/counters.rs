@@ -1,4 +1,4 @@
-//! Where the rewriter puts counters, what it leaves alone, and what it refuses.
+//! The rewriter's counters, the text that it leaves alone, and its refusals.
 
 use nacre_class::rewrite::{Unbounded, rewrite};
 

@@ -141,7 +141,7 @@ struct Calls {
     rank: Arc<Rank>,
     /// The time for which the kernel may believe what it was told.
     ttl: Duration,
-    /// What open directories have been listed of.
+    /// The listings of open directories.
     listings: Mutex<HashMap<u64, Listing>>,
     /// The handle of the next file or directory that is opened.
     next: AtomicU64,

@@ -72,7 +72,7 @@ impl From<Refusal> for Errno {
     }
 }
 
-/// What the lock service holds for this mount of a file in one mode.
+/// The bytes of a file that the lock service holds for this mount in one mode.
 #[derive(Default)]
 struct Part {
     bytes: Vec<Range<u64>>,
@@ -84,7 +84,7 @@ struct Part {
 #[derive(Default)]
 struct State {
     table: Table,
-    /// What the service holds of it, in the order of [`MODES`].
+    /// The bytes that the service holds of it, in the order of [`MODES`].
     parts: [Part; 2],
     /// The session of all of them, unless there are none.
     session: Option<Arc<Lock>>,
@@ -98,7 +98,7 @@ struct File {
     changed: Notify,
 }
 
-/// Whether what was locked by way of an open file can be relied on.
+/// The standing of the locks of an open file.
 enum Standing {
     /// As long as a session is not lost.
     Under(Arc<Lock>),
@@ -111,7 +111,7 @@ enum Standing {
 #[debug("SharedLocks")]
 pub struct SharedLocks {
     store: Store,
-    /// Where the loss of locks is reported.
+    /// The function that reports the loss of locks.
     report: fn(&str),
     session: tokio::sync::Mutex<Option<Arc<Lock>>>,
     ended: Arc<AtomicBool>,

@@ -196,7 +196,7 @@ impl Used {
     }
 }
 
-/// What a rank has reserved of a quota and not used yet.
+/// A rank's unused reserve of a quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reserve {
     spare: Usage,

@@ -82,7 +82,7 @@ pub struct Rank {
     log: futures::lock::Mutex<Log>,
     pub(crate) split_entries: u64,
     pub(crate) open: Mutex<HashMap<Ino, Open>>,
-    /// What this rank has reserved of quotas.
+    /// This rank's reserves of quotas.
     pub(crate) reserves: Mutex<HashMap<u64, Reserve>>,
     /// The number of calls that have something to be finished by others if they do not finish it themselves.
     pub(crate) unfinished: AtomicUsize,

@@ -73,7 +73,7 @@ type Sequencers = Arc<Mutex<HashMap<ObjectId, Arc<sequencer::State>>>>;
 pub(crate) struct Ranks {
     options: Arc<SessionOptions>,
     link_options: Arc<LinkOptions>,
-    /// What this process is to the ranks.
+    /// This process, as the ranks know it.
     caller: Caller,
     /// A number that says to which half of the clients it belongs.
     client: u64,

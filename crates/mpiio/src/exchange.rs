@@ -30,7 +30,7 @@ const DESCRIBED_MAX: usize = 1 << 20;
 /// The mean length of pieces above which an exchange costs more than the calls of the system that it saves.
 const PIECE_BYTES_MAX: u64 = 4096;
 
-/// What all processes want, as the first one has gathered it.
+/// The accesses of all processes, as the first one has gathered them.
 pub struct Wanted {
     parts: Vec<Pattern>,
     members: Vec<Member>,

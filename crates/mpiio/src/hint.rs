@@ -21,9 +21,9 @@ const METHOD: &CStr = c"nacre_lock_method";
 const PROTOCOL: &CStr = c"nacre_protocol";
 /// The size of the blocks that are locked as a whole.
 const BLOCK: &CStr = c"nacre_lock_block";
-/// Whether what was written is flushed before its lock is released.
+/// The flush of what was written, before its lock is released.
 const FLUSH: &CStr = c"nacre_lock_flush";
-/// Whether small pieces are written together with the bytes between them.
+/// The writing of small pieces together with the bytes between them.
 const SIEVE: &CStr = c"nacre_sieve";
 /// The bytes of a file that follow each other at one lock server. The servers decide; programs can only ask.
 const STRIPE: &CStr = c"nacre_stripe";

@@ -12,7 +12,7 @@ pub(super) const BIN_MS: u64 = 50;
 /// The time after a move from which on rates count as those after it.
 const SETTLING_MS: f64 = 500.0;
 
-/// What is done about the load of a rank.
+/// A way to relieve a rank of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {

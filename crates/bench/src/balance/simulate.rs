@@ -26,7 +26,7 @@ const SKEW: f64 = 4.0;
 /// The resources of the rank whose decision is timed: as many as a daemon looks at.
 const OWN: usize = 10_000;
 
-/// Where the resources are at first.
+/// The first places of the resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Start {

@@ -40,7 +40,7 @@ pub(super) struct Orders {
     pub(super) file_bytes: u32,
 }
 
-/// What all clients do in one round.
+/// The operations of all clients in one round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Work {

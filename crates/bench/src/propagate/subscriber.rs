@@ -101,7 +101,7 @@ struct Server {
     relay: Relay,
     /// The connections to the servers to which it passes records on.
     links: Vec<TcpStream>,
-    /// What a call runs now.
+    /// The classes that a call runs now.
     catalogue: Arc<Catalogue>,
     version: u64,
 }

@@ -73,7 +73,7 @@ impl Programs for Always {
     }
 }
 
-/// What is known of a resource from the orders about it.
+/// The state of a resource by the orders about it.
 struct Known {
     seed: u64,
     holder: Option<(Session, Grant)>,

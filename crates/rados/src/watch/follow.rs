@@ -70,7 +70,7 @@ impl Failure {
     }
 }
 
-/// What the follower is woken by.
+/// The reason why the follower wakes.
 enum Woken {
     Signal(Signal),
     Join(Option<Join>),
@@ -105,7 +105,7 @@ pub(super) async fn follow(shared: Arc<Shared>, object: ObjectId, mut joins: mps
     }
 }
 
-/// What the watchers of an object were told of its versions, and what is to be told.
+/// The versions of an object that its watchers were told, and those to be told.
 #[derive(Debug, Default)]
 struct Versions {
     known: u64,

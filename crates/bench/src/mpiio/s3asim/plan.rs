@@ -1,4 +1,4 @@
-//! What is searched and found: the paper's numbers, and what it leaves open, from a seed.
+//! The searches and their results: the paper's numbers, and what it leaves open, from a seed.
 
 use std::f64::consts::TAU;
 use std::ops::RangeInclusive;

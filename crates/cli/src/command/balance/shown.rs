@@ -1,4 +1,4 @@
-//! How policies, decisions and simulations are printed.
+//! Policies, decisions and simulations in print.
 
 use nacre_balance::{Decision, InForce, Move, Past, Policy, Published, Settings, Simulated, Step};
 use nacre_quantity::{Escaped, count};
@@ -191,11 +191,11 @@ fn print_simulated_json(simulated: &Simulated) -> Result<(), Failure> {
     Ok(output::line(&all.to_string())?)
 }
 
-/// What a rank would decide.
+/// A rank's next decision.
 pub struct Explained<'a> {
-    /// What the rank has published.
+    /// The load that the rank has published.
     pub published: &'a Published,
-    /// What it would decide.
+    /// The decision by it.
     pub decision: Decision,
 }
 

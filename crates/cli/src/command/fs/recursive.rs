@@ -26,7 +26,7 @@ use crate::interrupt::Interruption;
 use crate::output;
 use crate::quantity;
 
-/// What was copied, and how much was not.
+/// The totals of a copy, and the number of failures.
 #[derive(Default)]
 struct Totals {
     files: u64,
