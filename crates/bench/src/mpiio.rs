@@ -12,3 +12,34 @@ pub(crate) mod pieces;
 pub(crate) mod s3asim;
 pub(crate) mod s3d;
 mod system;
+
+use crate::BenchError;
+use crate::kit::report::{Report, Results};
+use crate::kit::study::{Order, Repetitions, Steps, add, turns};
+
+/// Measures groups of points, those of a group by turns that begin with another one each time, and keeps what was measured after each group.
+///
+/// # Errors
+/// Those of `measure`.
+fn measure_groups<R: Results, P: Clone, M>(
+    report: &mut Report<R>,
+    series: impl Fn(&mut R) -> &mut Vec<Repetitions<P, M>>,
+    groups: &[Vec<P>],
+    repetitions: u32,
+    title: impl Fn(&P) -> String,
+    measure: impl Fn(&P) -> Result<M, BenchError>,
+) -> Result<(), BenchError> {
+    let points = groups.iter().map(|points| points.len() as u64).sum::<u64>();
+    let steps = Steps::new(points * u64::from(repetitions));
+    for points in groups {
+        let first = series(report).len();
+        for (repetition, place) in turns(repetitions, points.len(), Order::Rotated) {
+            let point = &points[place];
+            steps.step(&title(point), repetition)?;
+            let measured = measure(point)?;
+            add(series(report), first + place, point, measured);
+        }
+        report.keep()?;
+    }
+    Ok(())
+}

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::arguments::SharedArgs;
 use super::check::wrong_bytes;
 use super::job::{Jobs, Mpi};
+use super::measure_groups;
 use super::system::{Subject, System};
 use crate::kit::Spread;
 use crate::kit::figure::distinct;
@@ -20,7 +21,7 @@ use crate::kit::machine::load_average;
 use crate::kit::peer::temporary_folder;
 use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
-use crate::kit::study::{Order, Repetitions, Steps, add, run_blocking, turns};
+use crate::kit::study::{Repetitions, run_blocking};
 use crate::kit::table::Table;
 use crate::kit::target::{Targets, Unit};
 use crate::{BenchError, Common};
@@ -167,30 +168,17 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     let results =
         Results { load: load_average(), lock_servers: shared.lock_servers, missing, ..Results::default() };
     let report = Report::new("pieces", jobs.versions(), results, shared.results.as_deref());
-    run_blocking(report, common, |report| measure(args, &jobs, &groups, report))
-}
-
-/// Measures groups of points, those of a group by turns.
-fn measure(
-    args: &Args,
-    jobs: &Jobs,
-    groups: &[Vec<Point>],
-    report: &mut Report<Results>,
-) -> Result<(), BenchError> {
-    let repetitions = args.shared.repetitions();
-    let points = groups.iter().map(|points| points.len() as u64).sum::<u64>();
-    let steps = Steps::new(points * u64::from(repetitions));
-    for points in groups {
-        let first = report.series.len();
-        for (repetition, place) in turns(repetitions, points.len(), Order::Rotated) {
-            let point = &points[place];
-            steps.step(&point.title(), repetition)?;
-            let measured = measure_once(args, jobs, point)?;
-            add(&mut report.series, first + place, point, measured);
-        }
-        report.keep()?;
-    }
-    Ok(())
+    run_blocking(report, common, |report| {
+        let measure = |point: &Point| measure_once(args, &jobs, point);
+        measure_groups(
+            report,
+            |results| &mut results.series,
+            &groups,
+            shared.repetitions(),
+            Point::title,
+            measure,
+        )
+    })
 }
 
 /// Runs a job, and compares what it wrote with what it had to write.

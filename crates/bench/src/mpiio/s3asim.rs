@@ -19,6 +19,7 @@ use self::plan::{Plan, Shape};
 use super::arguments::SharedArgs;
 use super::check::wrong_bytes;
 use super::job::Jobs;
+use super::measure_groups;
 use super::system::{Subject, System};
 use crate::kit::Spread;
 use crate::kit::figure::distinct;
@@ -26,7 +27,7 @@ use crate::kit::machine::load_average;
 use crate::kit::peer::temporary_folder;
 use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
-use crate::kit::study::{Order, Repetitions, Steps, add, run_blocking, turns};
+use crate::kit::study::{Repetitions, run_blocking};
 use crate::kit::table::Table;
 use crate::kit::target::{Targets, Unit};
 use crate::{BenchError, Common};
@@ -191,18 +192,13 @@ impl Bench<'_> {
         all_ranks: &[u32],
         report: &mut Report<Results>,
     ) -> Result<(), BenchError> {
-        let repetitions = self.args.shared.repetitions();
-        let steps = Steps::new((subjects.len() * all_ranks.len()) as u64 * u64::from(repetitions));
-        for ranks in all_ranks {
-            let first = report.series.len();
-            for (repetition, place) in turns(repetitions, subjects.len(), Order::Rotated) {
-                let point = Point { subject: subjects[place], ranks: *ranks };
-                steps.step(&point.title(), repetition)?;
-                let measured = self.measure_once(&point)?;
-                add(&mut report.series, first + place, &point, measured);
-            }
-            report.keep()?;
-        }
+        let of_ranks = |ranks: &u32| -> Vec<Point> {
+            subjects.iter().map(|subject| Point { subject: *subject, ranks: *ranks }).collect()
+        };
+        let groups: Vec<Vec<Point>> = all_ranks.iter().map(of_ranks).collect();
+        let (repetitions, measure) =
+            (self.args.shared.repetitions(), |point: &Point| self.measure_once(point));
+        measure_groups(report, |results| &mut results.series, &groups, repetitions, Point::title, measure)?;
         report.figures = figures::draw(&report.series, &self.args.shared.out)?;
         Ok(())
     }
