@@ -3,10 +3,10 @@
 //!
 //! `MPICC` and `NACRE_MPIRUN` name the compiler and the launcher, `NACRE_PROGRAM` the program `nacre`.
 
-use std::io::{BufRead, BufReader, PipeReader, PipeWriter};
+use std::io::{BufRead, BufReader, Lines, PipeReader, PipeWriter};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -82,6 +82,10 @@ fn job(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> Comm
         .args(["--launcher", &launcher(), "--library"])
         .arg(library())
         .args(flags);
+    if !flags.contains(&"--lock-servers") {
+        // Longer than a rank that lives stands still.
+        command.args(["--lock-lease", "60s"]);
+    }
     if is_open_mpi() {
         // More ranks than processors, and by the administrator, as tests are run.
         command.args(["--oversubscribe", "--allow-run-as-root"]);
@@ -113,6 +117,24 @@ fn silence() -> Stdio {
 fn describe(output: &Output) -> String {
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     format!("{}\n{out}{error}", output.status)
+}
+
+/// Runs a job that has to succeed at servers whose leases are short: again, if a rank stood still for so long that it rightly lost its own.
+fn succeed_in_time(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> String {
+    for _ in 0..5 {
+        let output = job(flags, ranks, program, arguments).output().unwrap();
+        if output.status.success() {
+            return String::from_utf8(output.stdout).unwrap();
+        }
+        let text = describe(&output);
+        // By its error, or by what the launcher says of a rank that its watchdog has ended.
+        assert!(
+            text.contains("is lost") || text.contains("Killed"),
+            "{} {arguments:?}: {text}",
+            program.display()
+        );
+    }
+    panic!("{} {arguments:?}: five times a rank lost its lease", program.display());
 }
 
 /// Runs a job that has to succeed, and returns its output.
@@ -459,7 +481,7 @@ fn study(folder: &TempDir, words: &str) -> String {
     let bench = nacre().with_file_name("nacre-bench");
     assert!(bench.is_file(), "there is no {}: \"cargo build -p nacre-bench\" builds it", bench.display());
     let mut command = Command::new("timeout");
-    command.arg("300").arg(nacre()).arg("bench").args(words.split_whitespace());
+    command.arg("600").arg(nacre()).arg("bench").args(words.split_whitespace());
     command.args(["--mpi", if is_open_mpi() { "openmpi" } else { "mpich" }, "--library"]).arg(library());
     let output = command.args(["--repeat", "1"]).current_dir(folder.path()).output().unwrap();
     assert!(output.status.success(), "{words}: {}", describe(&output));
@@ -523,7 +545,8 @@ impl Server {
     fn two(flags: &[&str]) -> (Vec<Server>, String) {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let members = folders.each_ref().map(Server::address).join(",");
-        let flags = [&["--members", members.as_str(), "--beacons", "none"][..], flags].concat();
+        let flags = [&["--members", members.as_str(), "--beacons", "none", "--lock-lease", "60s"][..], flags]
+            .concat();
         let servers = folders.into_iter().map(|folder| Server::listen(folder, &flags)).collect();
         (servers, format!("nacre://{members}"))
     }
@@ -578,29 +601,64 @@ fn a_lock_spans_the_servers_that_share_a_file() {
     }
 }
 
+/// A job of one rank that writes the same bytes again and again.
+struct Holder {
+    job: Child,
+    rank: Pid,
+    _output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Holder {
+    /// Starts the job, and waits until its rank holds bytes at the server. Returns nothing if the rank ends before, because it stood still
+    /// for longer than its lease.
+    fn start(server: &Server, flags: &[&str], file: &str) -> Option<Holder> {
+        let mut running = job(flags, 1, &program("hold.c"), &[file, "200000"]);
+        let mut job = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(job.stdout.take().unwrap()).lines();
+        let rank: i32 = lines.next().unwrap().unwrap().trim().parse().unwrap();
+        let mut holder = Holder { job, rank: Pid::from_raw(rank).unwrap(), _output: lines };
+        let begun = Instant::now();
+        while server.held() == 0 {
+            if holder.job.try_wait().unwrap().is_some() {
+                return None;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(120), "the rank does not lock anything");
+        }
+        Some(holder)
+    }
+}
+
+/// Returns the states of a process's threads; none if it is gone.
+fn states(process: Pid) -> Vec<char> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let stats =
+        threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    // The state stands behind the name, which is in parentheses.
+    stats.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next()).collect()
+}
+
+/// Returns whether all of a process is stopped. It is not any more as soon as it is killed, even if it does not get to end yet.
+fn is_stopped(process: Pid) -> bool {
+    let states = states(process);
+    !states.is_empty() && states.iter().all(|state| *state == 'T')
+}
+
 #[test]
 fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
-    // Longer than a rank that lives stands still.
     let server = Server::start("6s");
     let flags = ["--lock-servers", &server.uri];
     let folder = tempfile::tempdir().unwrap();
     let file = path(&folder, "file");
     for _ in 0..20 {
-        let mut running = job(&flags, 1, &program("hold.c"), &[&file, "200000"]);
-        let mut running = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
-        let rank: i32 = lines.next().unwrap().unwrap().trim().parse().unwrap();
-        let begun = Instant::now();
-        while server.held() == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(30), "the rank does not lock anything");
-        }
-        kill_process(Pid::from_raw(rank).unwrap(), Signal::KILL).unwrap();
+        let Some(mut holder) = Holder::start(&server, &flags, &file) else { continue };
+        // Unless it has ended by itself.
+        let _ = kill_process(holder.rank, Signal::KILL);
         // Whatever it held is not taken from it before its lease is over.
         let died_holding = server.held() > 0;
-        running.wait().unwrap();
+        holder.job.wait().unwrap();
         if died_holding {
             let arguments = [&file, "write_at", "3", "1024", "64", "128", "1"];
-            assert_eq!(succeed(&flags, 2, &program("tear.c"), &arguments), "torn 0 of 3\n");
+            assert_eq!(succeed_in_time(&flags, 2, &program("tear.c"), &arguments), "torn 0 of 3\n");
             return;
         }
     }
@@ -609,7 +667,7 @@ fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
 
 #[test]
 fn nonblocking_accesses_go_on_in_the_background() {
-    let server = Server::start("10s");
+    let server = Server::start("60s");
     let folder = tempfile::tempdir().unwrap();
     let file = path(&folder, "file");
     std::fs::write(&file, [b'.'; 4096]).unwrap();
@@ -634,11 +692,34 @@ fn nonblocking_accesses_go_on_in_the_background() {
     assert!(running.wait().unwrap().success() && holder.wait().unwrap().success());
 }
 
-/// Returns whether a process has not ended yet.
-fn is_alive(process: i32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
-    // The state stands behind the name, which is in parentheses.
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+/// Stops a rank, and returns whether it was killed for the bytes that it held: it may have held none.
+fn is_killed_when_stopped(server: &Server, rank: Pid) -> bool {
+    let _ = kill_process(rank, Signal::STOP);
+    let begun = Instant::now();
+    while !is_stopped(rank) {
+        // It has ended.
+        if states(rank).iter().all(|state| matches!(state, 'Z' | 'X')) {
+            return false;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "the rank does not stop: {:?}", states(rank));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut times_held = 0;
+    loop {
+        let text = server.nacre(&["--json", "locks"]);
+        // Whoever is stopped still was so when the server gave the listing. Its last message, which the server may take in after a first
+        // listing, may have been a release.
+        if !is_stopped(rank) {
+            return times_held > 1;
+        }
+        let is_lost = text.contains("\"lapsed\"") || text.contains("\"sessions\":0");
+        assert!(!is_lost || times_held < 2, "a rank that can still write has lost its bytes: {text}");
+        if is_lost || !text.contains("\"held\"") {
+            return false;
+        }
+        times_held += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -647,37 +728,19 @@ fn a_stopped_rank_is_killed_before_others_get_its_bytes() {
     let file = path(&folder, "file");
     for _ in 0..20 {
         // Of its own, so that only this rank can hold something there.
-        let server = Server::start("4s");
+        let server = Server::start("10s");
         let flags = ["--lock-servers", &server.uri, "--lease-lost", "kill"];
-        let mut running = job(&flags, 1, &program("hold.c"), &[&file, "200000"]);
-        let mut running = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
-        let rank: i32 = lines.next().unwrap().unwrap().trim().parse().unwrap();
-        let begun = Instant::now();
-        while server.held() == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(30), "the rank does not lock anything");
-        }
-        kill_process(Pid::from_raw(rank).unwrap(), Signal::STOP).unwrap();
-        let was_holding = loop {
-            let text = server.nacre(&["--json", "locks"]);
-            if !is_alive(rank) {
-                break true;
-            }
-            let is_lost = text.contains("\"lapsed\"") || text.contains("\"sessions\":0");
-            assert!(!is_lost, "a rank that can still write has lost its bytes: {text}");
-            // Its last message may have been a release.
-            if !text.contains("\"held\"") {
-                kill_process(Pid::from_raw(rank).unwrap(), Signal::KILL).unwrap();
-                break false;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        running.wait().unwrap();
+        let Some(mut holder) = Holder::start(&server, &flags, &file) else { continue };
+        let was_holding = is_killed_when_stopped(&server, holder.rank);
+        // Unless it has ended by itself.
+        let _ = kill_process(holder.rank, Signal::KILL);
+        holder.job.wait().unwrap();
         if was_holding {
             // Of those that are left, some write all together.
             for how in ["write_at", "write_at_all"] {
                 let arguments = [&file, how, "3", "1024", "64", "128", "1"];
-                assert_eq!(succeed(&flags, 2, &program("tear.c"), &arguments), "torn 0 of 3\n", "{how}");
+                let printed = succeed_in_time(&flags, 2, &program("tear.c"), &arguments);
+                assert_eq!(printed, "torn 0 of 3\n", "{how}");
             }
             return;
         }
@@ -695,7 +758,7 @@ fn a_rank_that_loses_its_lock_is_told() {
     let begun = Instant::now();
     // A session that is broken between two writes is replaced by the next one, and nothing is lost.
     while running.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the rank goes on");
+        assert!(begun.elapsed() < Duration::from_secs(120), "the rank goes on");
         let text = server.nacre(&["--json", "locks"]);
         if let Some((_, rest)) = text.split_once("\"session\":") {
             let session: String = rest.chars().take_while(char::is_ascii_digit).collect();
