@@ -11,8 +11,8 @@ FLAGS ?=
 FUZZ_SECONDS ?= 600
 # Seconds that each soak with threads or processes of its own runs for.
 SOAK_SECONDS ?= 600
-# Histories of crashes and faults that `make soak-store` (on the simulated disk) and `make soak-fs` run, and of the former how many with all
-# threads.
+# Histories of crashes and faults that `make soak-store` (on the simulated disk) and `make soak-fs` run, and of ranks that share a walk
+# (`make soak-walk`); and of the first how many with all threads.
 SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
 # Levels of the chain of directories that `make soak-walk` walks, copies and removes.
@@ -58,7 +58,7 @@ help:
 	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes;"
 	@echo "                make soak-ceph, clients that count on Ceph while OSDs and the monitor are killed, for $(SOAK_SECONDS) s;"
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice,"
-	@echo "                and a chain of $(SOAK_LEVELS) directories in bounded memory;"
+	@echo "                $(SOAK_HISTORIES) histories of the ranks of a walk, and a chain of $(SOAK_LEVELS) directories in bounded memory;"
 	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
 	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s;"
 	@echo "                make soak-sequencer, $(SOAK_SCHEDULES) schedules of metadata ranks and clients with faults, twice;"
@@ -200,6 +200,7 @@ soak-store:
 	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-logstore --test concurrent
 
 soak-walk:
+	NACRE_RANKS_HISTORIES=$(SOAK_HISTORIES) $(CARGO) test --release --package nacre-ranks --lib history
 	NACRE_ITERATIONS=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-walk --features shuttle --lib concurrent
 	NACRE_LEVELS=$(SOAK_LEVELS) $(CARGO) test --release --package nacre-cli --test walk_depth -- --nocapture
 
@@ -223,6 +224,7 @@ soak-zlog:
 
 # The promise is for an hour: make soak-ceph SOAK_SECONDS=3600.
 soak-ceph:
+	NACRE_CEPH_HISTORIES=60 $(CARGO) test --package nacre-rados --test conformance
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-rados --test soak -- --nocapture
 
 docs:

@@ -112,7 +112,8 @@ fn text(path: &Path) -> &str {
 fn end_early(ranks: usize, arguments: &[&str], mark: &str, signal: Signal, begun: impl Fn() -> bool) -> bool {
     let mut running = job(ranks, arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     while !begun() && running.try_wait().unwrap().is_none() {
-        std::thread::yield_now();
+        // The ranks are to have the processors.
+        std::thread::sleep(Duration::from_millis(1));
     }
     if let Some(rank) = ranks_with(mark).last() {
         let _ = rustix::process::kill_process(*rank, signal);
@@ -121,8 +122,8 @@ fn end_early(ranks: usize, arguments: &[&str], mark: &str, signal: Signal, begun
     // Ranks may outlive their launcher for a moment, with the lock on what they write.
     let begun = Instant::now();
     while !ranks_with(mark).is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the ranks do not end");
-        std::thread::sleep(Duration::from_millis(5));
+        assert!(begun.elapsed() < Duration::from_secs(240), "the ranks do not end");
+        std::thread::sleep(Duration::from_millis(20));
     }
     !output.status.success()
 }
@@ -381,20 +382,23 @@ fn a_killed_or_stopped_copy_goes_on_and_leaves_nothing_behind() {
         unfinished(&target).iter().any(|name| name.ends_with(b".chunks"))
     };
     let moments: [&dyn Fn() -> bool; 2] = [&many, &large];
-    let mut ended = 0;
-    for attempt in 0..8 {
-        let signal = if attempt % 2 == 0 { Signal::KILL } else { Signal::TERM };
-        ended += usize::from(end_early(3, &words, text(&target), signal, || moments[attempt / 2 % 2]()));
-        if attempt % 4 == 3 {
-            // Another number of ranks may go on.
-            let said = succeed(2, &words);
-            assert_eq!(said["errors"], 0, "{said}");
-            assert_same(&source, &target);
-            assert_eq!(unfinished(&target), Vec::<Vec<u8>>::new());
-            std::fs::remove_dir_all(&target).unwrap();
+    // Of a machine with much else to do no job may be met at work at once.
+    let was_met = (0..4).any(|_| {
+        let mut ended = 0;
+        for moment in moments {
+            for signal in [Signal::KILL, Signal::TERM] {
+                ended += usize::from(end_early(3, &words, text(&target), signal, moment));
+            }
         }
-    }
-    assert!(ended > 0, "no job was met at work");
+        // Another number of ranks may go on.
+        let said = succeed(2, &words);
+        assert_eq!(said["errors"], 0, "{said}");
+        assert_same(&source, &target);
+        assert_eq!(unfinished(&target), Vec::<Vec<u8>>::new());
+        std::fs::remove_dir_all(&target).unwrap();
+        ended > 0
+    });
+    assert!(was_met, "no job was met at work");
 }
 
 #[test]
@@ -414,7 +418,7 @@ fn a_mirror_is_stopped_while_it_removes_what_is_beside_its_directories() {
         }
         let mut running = job(2, &mirror).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         while entries() == 40_000 && running.try_wait().unwrap().is_none() {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         for rank in ranks_with(text(&target)) {
             let _ = rustix::process::kill_process(rank, Signal::TERM);
@@ -533,11 +537,13 @@ fn a_removal_that_was_stopped_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
     let removal = ["remove", "--yes", text(&root)];
-    let mut ended = 0;
-    for signal in [Signal::TERM, Signal::KILL, Signal::TERM, Signal::KILL] {
+    // Each of them has to meet a job at work, which on a busy machine may take several.
+    let mut signals = vec![Signal::KILL, Signal::TERM];
+    for _ in 0..8 {
+        let Some(signal) = signals.last().copied() else { break };
         tree(&root);
         // Enough to be met at work.
-        for number in 0..20 {
+        for number in 0..10 {
             let more = root.join(format!("more {number}"));
             std::fs::create_dir(&more).unwrap();
             for file in 0..2000 {
@@ -545,11 +551,13 @@ fn a_removal_that_was_stopped_goes_on() {
             }
         }
         let fewer = || !std::fs::read_dir(root.join("crowded")).is_ok_and(|entries| entries.count() >= 3400);
-        ended += usize::from(end_early(3, &removal, text(&root), signal, fewer));
+        if end_early(3, &removal, text(&root), signal, fewer) {
+            signals.pop();
+        }
         if root.exists() {
             succeed(2, &removal);
         }
         assert!(!root.exists());
     }
-    assert!(ended > 0, "no job was met at work");
+    assert!(signals.is_empty(), "no job was met at work: {signals:?}");
 }

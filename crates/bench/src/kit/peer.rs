@@ -23,7 +23,7 @@ use crate::BenchError;
 use crate::kit::machine::cpu_time_of;
 
 /// The maximum time until a peer accepts connections. A Java server on a busy machine is slow to start.
-const START_MAX: Duration = Duration::from_secs(60);
+const START_MAX: Duration = Duration::from_secs(180);
 
 /// A running peer. Dropping it kills its process and removes its folder.
 pub(crate) struct Peer {

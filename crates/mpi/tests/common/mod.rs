@@ -92,18 +92,19 @@ pub fn ranks_with(argument: &str) -> Vec<Pid> {
 /// Open MPI 4.1 sometimes waits for itself when a rank was killed.
 pub fn wait(mut running: Child, mark: &str) -> Output {
     let begun = Instant::now();
-    let mut alone: Option<Instant> = None;
+    // They may not have been started yet.
+    let (mut were_seen, mut alone) = (false, Instant::now());
     while running.try_wait().unwrap().is_none() {
         if ranks_with(mark).is_empty() {
-            let since = *alone.get_or_insert_with(Instant::now);
-            if since.elapsed() > Duration::from_secs(10) {
+            let patience = Duration::from_secs(if were_seen { 20 } else { 120 });
+            if alone.elapsed() > patience {
                 running.kill().unwrap();
             }
         } else {
-            alone = None;
-            assert!(begun.elapsed() < Duration::from_secs(60), "the job does not end");
+            (were_seen, alone) = (true, Instant::now());
+            assert!(begun.elapsed() < Duration::from_secs(240), "the job does not end");
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(20));
     }
     running.wait_with_output().unwrap()
 }

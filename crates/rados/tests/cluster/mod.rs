@@ -152,7 +152,7 @@ impl Drop for Cluster {
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let from = Instant::now();
     while !holds() {
-        assert!(from.elapsed() < Duration::from_secs(120), "waited in vain until {what}");
+        assert!(from.elapsed() < Duration::from_secs(300), "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -284,7 +284,7 @@ pub async fn watch(link: &Arc<Link>) -> Subscription<Ask> {
 pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let begin = Instant::now();
     while !condition().await {
-        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(120), "{what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

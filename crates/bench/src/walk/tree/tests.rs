@@ -92,9 +92,10 @@ fn a_tree_is_what_its_manifest_says() {
 #[test]
 fn a_seed_gives_one_tree_with_any_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();
+    let shape = Shape { large_entries: 1500, ..shape() };
     let make = |name: &str, seed, threads| {
         let root = folder.path().join(name);
-        let _tree = Tree::open_or_create(&root, seed, &shape(), threads, true).unwrap();
+        let _tree = Tree::open_or_create(&root, seed, &shape, threads, true).unwrap();
         portable(&root)
     };
     let first = make("first", 1, 1);
