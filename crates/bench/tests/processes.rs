@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
 
 use clap::Parser;
 
@@ -23,20 +24,35 @@ fn main() -> ExitCode {
         // A harness would answer this; these tests always run together.
         Some("--list") => ExitCode::SUCCESS,
         _ => {
-            clients_and_servers_are_processes_of_their_own();
-            figures_come_from_processes_too();
-            locks_are_granted_by_servers_of_their_own();
-            overlapping_locks_are_granted_one_after_the_other();
-            waiters_are_served_and_memory_is_counted();
-            walks_are_processes_of_their_own();
-            logs_are_appended_to_beside_their_peers();
-            updates_are_live_at_all_servers_by_every_way();
-            methods_are_called_beside_their_peers();
-            an_interrupted_study_keeps_what_it_measured_and_leaves_nothing();
+            // Most of them wait: for windows to pass, and for peers to start.
+            let all = Mutex::new(ALL.iter());
+            let next = || all.lock().unwrap().next();
+            std::thread::scope(|scope| {
+                for _ in 0..LANES {
+                    scope.spawn(|| std::iter::from_fn(next).for_each(|test| test()));
+                }
+            });
             ExitCode::SUCCESS
         }
     }
 }
+
+/// The number of tests that run at once.
+const LANES: usize = 3;
+
+/// The tests, those first that take longest.
+static ALL: [fn(); 10] = [
+    logs_are_appended_to_beside_their_peers,
+    clients_and_servers_are_processes_of_their_own,
+    waiters_are_served_and_memory_is_counted,
+    updates_are_live_at_all_servers_by_every_way,
+    an_interrupted_study_keeps_what_it_measured_and_leaves_nothing,
+    methods_are_called_beside_their_peers,
+    locks_are_granted_by_servers_of_their_own,
+    figures_come_from_processes_too,
+    overlapping_locks_are_granted_one_after_the_other,
+    walks_are_processes_of_their_own,
+];
 
 /// The arguments with which the study starts its servers.
 #[derive(clap::Args)]
@@ -106,11 +122,11 @@ fn study(words: &str) -> serde_json::Value {
 
 /// Runs the study of updates.
 fn results(words: &str) -> serde_json::Value {
-    study(&format!("rmw --warm-up 50ms --window 300ms --repeat 2 {words}"))
+    study(&format!("rmw --warm-up 50ms --window 500ms {words}"))
 }
 
 fn clients_and_servers_are_processes_of_their_own() {
-    let results = results("--servers 3 --clients 2 --concurrency 8 --blocks 4 --peers all");
+    let results = results("--servers 3 --clients 2 --concurrency 8 --blocks 4 --peers all --repeat 2");
     let series = results["series"].as_array().unwrap();
     assert_eq!(series.len(), 7);
     for one in series {
@@ -130,7 +146,8 @@ fn clients_and_servers_are_processes_of_their_own() {
 fn figures_come_from_processes_too() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().display();
-    let results = results(&format!("--figure 3,5 --servers 2 --clients 2 --concurrency 32 --out {out}"));
+    let results =
+        results(&format!("--figure 3,5 --servers 2 --clients 2 --concurrency 32 --repeat 1 --out {out}"));
     let series = results["series"].as_array().unwrap();
     assert_eq!(series.len(), 6 + 2);
     for name in ["figure-3", "figure-5"] {
@@ -148,11 +165,12 @@ fn figures_come_from_processes_too() {
 /// Runs the study of locks.
 fn lock_results(words: &str) -> serde_json::Value {
     let repeat = if words.contains("--repeat") { "" } else { "--repeat 2" };
-    study(&format!("locks --bound 300ms {repeat} {words}"))
+    let bound = if words.contains("--bound") { "" } else { "--bound 300ms" };
+    study(&format!("locks {bound} {repeat} {words}"))
 }
 
 fn locks_are_granted_by_servers_of_their_own() {
-    let results = lock_results("--pairs 1,2 --regions 4096 --separations 128");
+    let results = lock_results("--pairs 1,2 --regions 4096 --separations 128 --bound 200ms");
     let series = results["series"].as_array().unwrap();
     assert_eq!(series.len(), 2 * (9 + 3));
     for one in series {
@@ -187,7 +205,7 @@ fn overlapping_locks_are_granted_one_after_the_other() {
     let out = folder.path().display();
     let results = lock_results(&format!(
         "--figure 6,simulated --contended 2 --overlaps 0,50,100 --regions 2048 --simulated-clients 20 \
-         --simulated-servers 4 --methods list,datatype --protocols one-try,alt-try --out {out}"
+         --simulated-servers 4 --methods list,datatype --protocols one-try,alt-try --repeat 1 --out {out}"
     ));
     let series = results["series"].as_array().unwrap();
     assert_eq!(series.len(), 3 * (4 + 2));
@@ -356,7 +374,8 @@ fn an_interrupted_study_keeps_what_it_measured_and_leaves_nothing() {
     std::fs::create_dir(&files).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nacre-bench"));
     command.arg("--nacre").arg(std::env::current_exe().unwrap());
-    command.args("rmw --figure 2 --quick --warm-up 10ms --window 400ms".split_whitespace());
+    // The points that are left take longer than this process stands still on a busy machine.
+    command.args("rmw --figure 2 --quick --repeat 1 --warm-up 10ms --window 1500ms".split_whitespace());
     command.arg("--folder").arg(&files).arg("--out").arg(folder.path()).arg("--results").arg(&results);
     let mut study = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // The results of the first number of blocks are written before the next is measured.

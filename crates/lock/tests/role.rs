@@ -23,6 +23,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 const LEASE: Duration = Duration::from_secs(20);
+/// The time that something may take on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A lease whose end, or whose renewals, a test waits for. No thread stands still for so long.
+const SHORT_LEASE: Duration = Duration::from_secs(15);
 
 /// A lock server on a port of its own, with a store that outlives it.
 struct Daemon {
@@ -84,13 +88,17 @@ impl Daemon {
     }
 
     async fn session(&self) -> Session {
-        Session::begin(vec![self.address()], LinkOptions::default()).await.unwrap()
+        Session::begin(vec![self.address()], patient()).await.unwrap()
     }
 
     fn stop(&mut self) {
         self.server.take().unwrap().stop();
         self.role.take().unwrap().stop();
     }
+}
+
+fn patient() -> LinkOptions {
+    LinkOptions { connect_timeout: PATIENCE, ..Default::default() }
 }
 
 fn whole(mode: Mode) -> Request {
@@ -124,7 +132,7 @@ impl client::Request for Raw {
 }
 
 fn link(host: &Daemon) -> Arc<Link> {
-    Link::new(host.address(), (), Arc::default(), Arc::new(Host::new(false)))
+    Link::new(host.address(), (), Arc::new(patient()), Arc::new(Host::new(false)))
 }
 
 fn body(put: impl FnOnce(&mut Outbox)) -> Bytes {
@@ -313,7 +321,7 @@ fn a_server_whose_store_is_gone_with_it_gives_no_number_again() {
         let server = serve(&role).unwrap();
         let epoch = role.handle().totals().epoch;
         for _ in 0..3 {
-            let begun = Session::begin(vec![server.addresses()[0].clone()], LinkOptions::default());
+            let begun = Session::begin(vec![server.addresses()[0].clone()], patient());
             let number = runtime.block_on(begun).unwrap().number();
             assert!((epoch, number) > last && number > last.1, "{number} after {last:?}");
             // Numbers of JSON are exact up to there.
@@ -376,7 +384,7 @@ async fn records_that_cannot_be_written_at_once_are_written_whole_later() {
     }
     store.fails.store(false, Ordering::SeqCst);
     ended.await.unwrap();
-    let until = tokio::time::Instant::now() + LEASE;
+    let until = tokio::time::Instant::now() + PATIENCE;
     while uses() > 0 {
         assert!(tokio::time::Instant::now() < until, "the end of the session is not on record");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -386,10 +394,8 @@ async fn records_that_cannot_be_written_at_once_are_written_whole_later() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_store_takes_no_session_and_holds_up_only_what_needs_a_record() {
-    // No thread stands still for so long.
-    let lease = Duration::from_secs(6);
     let store = Arc::<Flaky>::default();
-    let mut host = Daemon::on(store.clone(), Arc::default(), lease, 0, 1);
+    let mut host = Daemon::on(store.clone(), Arc::default(), SHORT_LEASE, 0, 1);
     let (reader, writer, asker) = (host.session().await, host.session().await, host.session().await);
     let reads = reader.lock(b"r", &whole(Mode::Shared)).await.unwrap();
     let writes = writer.lock(b"w", &Request::new(0..10, Mode::Exclusive)).await.unwrap();
@@ -399,12 +405,13 @@ async fn a_full_store_takes_no_session_and_holds_up_only_what_needs_a_record() {
         let asker = asker.clone();
         async move { asker.lock(b"new", &whole(Mode::Exclusive)).await }
     });
-    // Several leases, by the number of renewals at the server, and several attempts to write.
+    // More than a lease, by the number of renewals at the server too, and several attempts to write.
     let calls = || host.role.as_ref().unwrap().handle().totals().calls;
     let (begun, before) = (Instant::now(), calls());
-    while store.failed.load(Ordering::SeqCst) < 3 || begun.elapsed() < 2 * lease || calls() < before + 9 {
+    let is_early = || begun.elapsed() < SHORT_LEASE * 5 / 4 || calls() < before + 9;
+    while store.failed.load(Ordering::SeqCst) < 3 || is_early() {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        assert!(begun.elapsed() < 60 * lease, "nobody renews");
+        assert!(begun.elapsed() < 30 * SHORT_LEASE, "nobody renews");
         for lock in [&reads, &writes, &known] {
             lock.check().unwrap();
         }
@@ -465,7 +472,7 @@ async fn replies_that_wait_for_a_record_take_a_bounded_share_of_the_servers_memo
         assert!(is_held(&reply), "{reply:?}");
     }
     // Their room is free again.
-    let until = tokio::time::Instant::now() + LEASE;
+    let until = tokio::time::Instant::now() + PATIENCE;
     while host.server.as_ref().unwrap().stats().held_bytes.get() as usize > HELD_BYTES_MAX / 2 {
         assert!(tokio::time::Instant::now() < until, "the memory is not given back");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -515,7 +522,7 @@ async fn attempts_at_a_server_that_is_away_are_forgotten() {
         let store = Arc::<MemoryStore>::default();
         (Daemon::start(store.clone(), LEASE, 0, 2), Daemon::start(store, LEASE, 1, 2))
     };
-    let session = Session::begin(vec![near.address(), far.address()], LinkOptions::default()).await.unwrap();
+    let session = Session::begin(vec![near.address(), far.address()], patient()).await.unwrap();
     far.stop();
     for _ in 0..3 {
         let error = session.lock(b"f", &whole(Mode::Exclusive)).await.err().unwrap();
@@ -524,7 +531,7 @@ async fn attempts_at_a_server_that_is_away_are_forgotten() {
     // What they had at the other server is free again, and the session goes on there.
     let there = attempt(&session, b"f", Request::new(0..4096, Mode::Exclusive)).await;
     there.unwrap().release().await.unwrap();
-    let until = tokio::time::Instant::now() + LEASE;
+    let until = tokio::time::Instant::now() + PATIENCE;
     while near.role.as_ref().unwrap().handle().totals().requests > 0 {
         assert!(tokio::time::Instant::now() < until);
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -579,8 +586,8 @@ async fn a_cut_network_delays_locks_and_loses_none() {
     let store = Arc::<MemoryStore>::default();
     let hosts = [0, 1].map(|server| Daemon::start(store.clone(), LEASE, server, 2));
     let network = Network::to(hosts[1].address()).await;
-    let near = Session::begin(vec![hosts[0].address(), hosts[1].address()], LinkOptions::default());
-    let far = Session::begin(vec![hosts[0].address(), network.address.clone()], LinkOptions::default());
+    let near = Session::begin(vec![hosts[0].address(), hosts[1].address()], patient());
+    let far = Session::begin(vec![hosts[0].address(), network.address.clone()], patient());
     let (near, far) = (near.await.unwrap(), far.await.unwrap());
     // Every other 64 bytes, at both servers.
     let pattern = Request::new(Datatype::Bytes(64).vector(1024, 1, 2).at(0), Mode::Exclusive);
@@ -610,10 +617,9 @@ async fn a_cut_network_delays_locks_and_loses_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_lease_fences_the_session_in_the_files_that_it_held() {
-    let lease = Duration::from_secs(6);
-    let host = Daemon::start(Arc::default(), lease, 0, 1);
+    let host = Daemon::start(Arc::default(), SHORT_LEASE, 0, 1);
     let network = Network::to(host.address()).await;
-    let lost = Session::begin(vec![network.address.clone()], LinkOptions::default()).await.unwrap();
+    let lost = Session::begin(vec![network.address.clone()], patient()).await.unwrap();
     let held = lost.lock(b"written", &whole(Mode::Exclusive)).await.unwrap();
     let read = lost.lock(b"read", &whole(Mode::Shared)).await.unwrap();
     network.cut(true);
@@ -672,6 +678,8 @@ async fn a_lock_that_is_granted_as_the_wait_ends_is_had_or_not_had() {
                 lock.release().await.unwrap();
             }
             Err(LockError::TimedOut) => timed_out += 1,
+            // The server stood still, as on a busy machine it may.
+            Err(LockError::Unanswered) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -679,16 +687,14 @@ async fn a_lock_that_is_granted_as_the_wait_ends_is_had_or_not_had() {
 
 #[test]
 fn leases_are_renewed_and_releases_sent_while_the_program_polls_nothing() {
-    // No thread stands still for so long.
-    let lease = Duration::from_secs(6);
-    let host = Daemon::start(Arc::default(), lease, 0, 1);
+    let host = Daemon::start(Arc::default(), SHORT_LEASE, 0, 1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let session = runtime.block_on(host.session());
     let lock = || runtime.block_on(session.lock(b"f", &whole(Mode::Exclusive))).unwrap();
     // With the second one this runtime has its part in the session.
     runtime.block_on(lock().release()).unwrap();
     let held = lock();
-    let until = Instant::now() + 2 * lease;
+    let until = Instant::now() + SHORT_LEASE * 5 / 4;
     while Instant::now() < until {
         held.check().unwrap();
         std::thread::sleep(Duration::from_millis(10));
@@ -711,16 +717,16 @@ fn leases_are_renewed_and_releases_sent_while_the_program_polls_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_number_of_servers_is_refused() {
     let host = Daemon::start(Arc::default(), LEASE, 0, 2);
-    let error = Session::begin(vec![host.address()], LinkOptions::default()).await.err().unwrap();
+    let error = Session::begin(vec![host.address()], patient()).await.err().unwrap();
     assert!(error.kind == ErrorKind::Invalid && error.message.contains("of 2"), "{error}");
     let second = Daemon::start(Arc::default(), LEASE, 1, 2);
     let both = vec![second.address(), host.address()];
-    let error = Session::begin(both, LinkOptions::default()).await.err().unwrap();
+    let error = Session::begin(both, patient()).await.err().unwrap();
     assert_eq!(error.kind, ErrorKind::Invalid, "the first server numbers sessions: {error}");
     // A server that takes the place of another one is found out when it is needed.
     let other = Daemon::start(Arc::default(), LEASE, 0, 2);
     let misplaced = vec![host.address(), other.address()];
-    let session = Session::begin(misplaced, LinkOptions::default()).await.unwrap();
+    let session = Session::begin(misplaced, patient()).await.unwrap();
     let error = session.lock(b"f", &whole(Mode::Exclusive)).await.err().unwrap();
     assert!(matches!(&error, LockError::Store(error) if error.kind == ErrorKind::Invalid), "{error}");
 }
@@ -732,7 +738,7 @@ async fn a_session_that_one_server_ends_is_fenced_before_others_give_its_bytes_a
     // In the place of the second.
     let misplaced = Daemon::start(Arc::default(), lease, 0, 2);
     let servers = vec![near.address(), misplaced.address()];
-    let session = Session::begin(servers.clone(), LinkOptions::default()).await.unwrap();
+    let session = Session::begin(servers.clone(), patient()).await.unwrap();
     let near_bytes = Request::new(0..10, Mode::Exclusive);
     let held = session.lock(b"f", &near_bytes).await.unwrap();
     assert!(session.lock(b"f", &Request::new(4096..4106, Mode::Exclusive)).await.is_err());
@@ -740,7 +746,7 @@ async fn a_session_that_one_server_ends_is_fenced_before_others_give_its_bytes_a
     // What was written under the lock may still be on its way, also when the program has let go of it.
     let lost = session.number();
     drop((held, session));
-    let other = Session::begin(servers, LinkOptions::default()).await.unwrap();
+    let other = Session::begin(servers, patient()).await.unwrap();
     let refused = other.lock(b"f", &near_bytes.clone().wait(Duration::from_millis(500))).await.err();
     assert!(matches!(refused, Some(LockError::TimedOut | LockError::Unanswered)), "{refused:?}");
     let handle = near.role.as_ref().unwrap().handle();
@@ -770,13 +776,13 @@ async fn a_session_whose_beginning_is_given_up_leaves_no_thread() {
     for _ in 0..30 {
         let address = host.address();
         set.spawn(async move {
-            let begun = Session::begin(vec![address], LinkOptions::default());
+            let begun = Session::begin(vec![address], patient());
             assert!(tokio::time::timeout(Duration::from_millis(100), begun).await.is_err());
         });
     }
     set.join_all().await;
     // Sessions of other tests of this process come and go.
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + PATIENCE;
     while session_threads() >= 30 {
         assert!(Instant::now() < until, "{} threads", session_threads());
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -804,7 +810,7 @@ async fn the_beginning_of_a_session_gives_up_a_server_that_falls_silent() {
         }
     });
     let options = LinkOptions { silence_timeout: Duration::from_millis(400), ..Default::default() };
-    let begun = tokio::time::timeout(Duration::from_secs(60), Session::begin(vec![address], options)).await;
+    let begun = tokio::time::timeout(PATIENCE, Session::begin(vec![address], options)).await;
     assert_eq!(begun.expect("an end").err().unwrap().kind, ErrorKind::Unavailable);
     relay.abort();
 }

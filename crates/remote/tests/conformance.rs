@@ -20,7 +20,7 @@ fn remote(servers: &[&Server], options: RemoteOptions) -> RemoteStore {
 #[test]
 fn a_remote_store_conforms_over_tcp() {
     let server = serve("127.0.0.1:0".parse().unwrap());
-    conformance::run(&remote(&[&server], RemoteOptions::default()), "tcp");
+    conformance::run(&remote(&[&server], support::patient()), "tcp");
     server.stop();
 }
 
@@ -28,14 +28,14 @@ fn a_remote_store_conforms_over_tcp() {
 fn a_remote_store_conforms_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(Address::Unix(folder.path().join("socket")));
-    conformance::run(&remote(&[&server], RemoteOptions::default()), "unix");
+    conformance::run(&remote(&[&server], support::patient()), "unix");
     server.stop();
 }
 
 #[test]
 fn several_clients_of_one_server_conform() {
     let server = serve("127.0.0.1:0".parse().unwrap());
-    let clients = [(); 3].map(|()| remote(&[&server], RemoteOptions::default()));
+    let clients = [(); 3].map(|()| remote(&[&server], support::patient()));
     conformance::run_connections(&[&clients[0], &clients[1], &clients[2]], "clients", Effort::default());
     server.stop();
 }
@@ -45,7 +45,7 @@ fn several_servers_with_several_connections_conform() {
     let folder = tempfile::tempdir().unwrap();
     let servers = support::serve_together(folder.path(), &["a", "b", "c"], 1);
     let servers_by_reference: Vec<&Server> = servers.iter().collect();
-    let options = RemoteOptions { connections: 2, ..Default::default() };
+    let options = RemoteOptions { connections: 2, ..support::patient() };
     conformance::run(&remote(&servers_by_reference, options), "several");
     servers.into_iter().for_each(Server::stop);
 }

@@ -15,7 +15,7 @@ use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, ServerLimits};
 use support::*;
 
 fn with_key(key: &ClusterKey) -> RemoteOptions {
-    RemoteOptions { key: Some(key.clone()), ..Default::default() }
+    RemoteOptions { key: Some(key.clone()), ..patient() }
 }
 
 fn refusal(store: &RemoteStore) -> StoreError {
@@ -167,7 +167,7 @@ fn other_versions_are_told_which_one_is_spoken() {
         stream.read_exact(&mut theirs).unwrap();
         stream.write_all(&hello(7, Status::Version as u8)).unwrap();
     });
-    let error = refusal(&RemoteStore::new(&[newer], RemoteOptions::default()).unwrap());
+    let error = refusal(&RemoteStore::new(&[newer], patient()).unwrap());
     assert_eq!(error.kind, ErrorKind::Unsupported);
     assert!(error.message.contains("version 7"), "{error}");
 }
@@ -188,7 +188,7 @@ fn garbage_gets_no_answer() {
         stream.read_exact(&mut theirs).unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     });
-    let error = refusal(&RemoteStore::new(&[web], RemoteOptions::default()).unwrap());
+    let error = refusal(&RemoteStore::new(&[web], patient()).unwrap());
     assert!(error.message.contains("not a nacre server"), "{error}");
     assert_eq!(error.kind, ErrorKind::Unavailable);
 }

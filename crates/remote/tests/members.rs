@@ -16,7 +16,7 @@ use nacre_remote::{Members, Membership, RemoteOptions, RemoteStore, StoreService
 use nacre_rpc::frame::{self, Frame};
 use nacre_rpc::handshake::{Status, hello};
 use nacre_rpc::{Address, MessageKind, ServeOptions, Server, Services, SocketAccess, control};
-use support::{bytes_of, eventually, memory, serve_together, write};
+use support::{bytes_of, eventually, memory, patient, serve_together, write};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -82,7 +82,7 @@ fn lists_that_make_no_sense_are_refused() {
 /// hello, too.
 fn introduced(path: &Path, version: u16) -> (UnixStream, u16, u8) {
     let mut stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     stream.write_all(&hello(version, 0)).unwrap();
     let mut theirs = [0; 16];
     stream.read_exact(&mut theirs).unwrap();
@@ -170,7 +170,7 @@ fn nobody_is_served_before_it_shows_that_it_has_the_list() {
 }
 
 fn open(addresses: &[Address]) -> RemoteStore {
-    RemoteStore::new(addresses, RemoteOptions::default()).unwrap()
+    RemoteStore::new(addresses, patient()).unwrap()
 }
 
 /// Returns all objects of a store, page by page.
@@ -337,7 +337,7 @@ fn a_server_on_a_socket_must_be_the_user_that_is_expected() {
     let server = Server::start(options);
     let me = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(folder.path()).unwrap());
     let expecting = |owner| {
-        let options = RemoteOptions { owner, ..Default::default() };
+        let options = RemoteOptions { owner, ..patient() };
         block_on(RemoteStore::new(&listen, options).unwrap().connect())
     };
     expecting(None).unwrap();

@@ -16,7 +16,7 @@ use nacre_object::{
     ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, ReadOp as ReadOperation, Reply, StoreError,
     Transaction,
 };
-use nacre_remote::{RemoteOptions, RemoteStore};
+use nacre_remote::RemoteStore;
 use nacre_rpc::handshake::hello;
 use nacre_rpc::{Address, ServerLimits, control};
 use support::{receive, request, serve_store};
@@ -102,7 +102,7 @@ impl Served {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address: Address = line.trim().parse().unwrap();
-        let store = RemoteStore::new(std::slice::from_ref(&address), RemoteOptions::default()).unwrap();
+        let store = RemoteStore::new(std::slice::from_ref(&address), support::patient()).unwrap();
         Served { child, address, store }
     }
 

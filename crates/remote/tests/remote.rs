@@ -64,7 +64,7 @@ fn answer(stream: &mut TcpStream) {
 }
 
 fn store_at(address: Address) -> RemoteStore {
-    RemoteStore::new(&[address], RemoteOptions::default()).unwrap()
+    RemoteStore::new(&[address], patient()).unwrap()
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_server_that_has_fallen_silent_is_given_up() {
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
     });
-    let options = RemoteOptions { silence_timeout: Duration::from_millis(200), ..Default::default() };
+    let options = RemoteOptions { silence_timeout: Duration::from_millis(200), ..patient() };
     let store = RemoteStore::new(&[address], options).unwrap();
     let error = block_on(store.apply(&"o".parse().unwrap(), put("x"))).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unknown);
@@ -311,7 +311,7 @@ fn a_dead_server_takes_only_its_own_objects_along() {
     let mut servers: Vec<Option<Server>> = servers.into_iter().map(Some).collect();
     let addresses: Vec<Address> =
         servers.iter().flatten().map(|server| server.addresses()[0].clone()).collect();
-    let store = RemoteStore::new(&addresses, RemoteOptions::default()).unwrap();
+    let store = RemoteStore::new(&addresses, patient()).unwrap();
     let objects: Vec<ObjectId> = (0..60).map(|n| format!("object-{n:02}").parse().unwrap()).collect();
     for object in &objects {
         write(&store, std::str::from_utf8(object.as_bytes()).unwrap(), "x");
@@ -388,7 +388,7 @@ fn histories_stay_linearizable_while_connections_are_cut() {
         }
     });
     let recorder = Recorder::new();
-    let options = RemoteOptions { backoff_min: Duration::from_millis(1), ..Default::default() };
+    let options = RemoteOptions { backoff_min: Duration::from_millis(1), ..patient() };
     std::thread::scope(|scope| {
         for worker in 0..4u64 {
             let (recorder, relay, options) = (&recorder, relay.clone(), options.clone());

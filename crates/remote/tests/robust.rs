@@ -292,7 +292,7 @@ fn large_writes_that_do_not_fit_together_wait_for_each_other() {
     let server = serve_with(limits, None);
     let write_all = || {
         let before = server.stats().accepted.get();
-        let options = RemoteOptions { repeat_timeout: Duration::from_secs(300), ..Default::default() };
+        let options = RemoteOptions { repeat_timeout: Duration::from_secs(300), ..patient() };
         let clients: Vec<_> = (0..12).map(|_| remote_with(&server, options.clone())).collect();
         std::thread::scope(|scope| {
             for (n, client) in clients.iter().enumerate() {
@@ -342,7 +342,7 @@ fn who_has_not_proven_the_key_takes_no_place_of_those_who_have() {
     };
     let server = serve_with(limits, Some(key.clone()));
     let known = |key: &nacre_rpc::ClusterKey| {
-        let options = nacre_remote::RemoteOptions { key: Some(key.clone()), ..Default::default() };
+        let options = RemoteOptions { key: Some(key.clone()), ..patient() };
         remote_with(&server, options)
     };
     // At least as many silent connections as the limit allows.

@@ -114,7 +114,7 @@ fn every_member_of_a_store_announces_its_own_objects() {
         Server::start(ServeOptions { listen: vec![address.clone()], services, ..Default::default() }).unwrap()
     };
     let servers: Vec<Server> = addresses.iter().map(serve).collect();
-    let options = RemoteOptions { connections: 2, ..RemoteOptions::default() };
+    let options = RemoteOptions { connections: 2, ..patient() };
     let clients = [(); 2].map(|()| RemoteStore::new(&addresses, options.clone()).unwrap());
     let effort = Effort { increments: 20, ..Effort::default() };
     conformance::run_watching(&[&clients[0], &clients[1]], "members", effort);
@@ -353,7 +353,7 @@ fn a_server_without_the_service_says_so() {
 fn a_watch_whose_first_request_fails_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let nobody = Address::Unix(Path::join(folder.path(), "socket"));
-    let client = RemoteStore::new(&[nobody], RemoteOptions::default()).unwrap();
+    let client = RemoteStore::new(&[nobody], patient()).unwrap();
     let error = block_on(client.watch(&object("object"), WatchOptions::default())).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     // A watch that has not been taken yet has nothing to tell.

@@ -87,7 +87,7 @@ async fn a_reply_in_parts_ends_also_if_its_caller_is_gone() {
 fn introduced(server: &nacre_rpc::Server) -> TcpStream {
     let Address::Tcp(address) = &server.addresses()[0] else { panic!("a TCP address") };
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     stream.write_all(&hello(3, 0)).unwrap();
     stream.read_exact(&mut [0; 16]).unwrap();
     stream

@@ -24,7 +24,7 @@ fn open_server(limits: ServerLimits) -> Server {
 fn raw(server: &Server) -> TcpStream {
     let Address::Tcp(address) = &server.addresses()[0] else { panic!("a TCP address") };
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     stream
 }
 
@@ -57,7 +57,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(120), "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -73,7 +73,7 @@ fn fill(server: &Server, account: usize) -> Vec<TcpStream> {
     let mut halves: Vec<(TcpStream, usize)> = (0..account / MIB).map(|_| begun()).collect();
     let begin = Instant::now();
     while server.stats().held_bytes.get() < account as u64 {
-        assert!(begin.elapsed() < Duration::from_secs(30), "the account is exhausted");
+        assert!(begin.elapsed() < Duration::from_secs(120), "the account is exhausted");
         for half in &mut halves {
             if half.1 >= 2 * MIB {
                 continue;
@@ -104,7 +104,7 @@ fn ask_much(stream: &mut TcpStream) -> std::io::Result<()> {
 fn ask_much_again_and_again(server: &Server) {
     let begin = Instant::now();
     while let Err(error) = ask_much(&mut introduced(server)) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "locked out: {error}");
+        assert!(begin.elapsed() < Duration::from_secs(240), "locked out: {error}");
     }
 }
 
@@ -128,7 +128,14 @@ fn peers_that_stop_in_the_middle_lock_nobody_out() {
 #[test]
 fn requests_that_wait_for_their_service_do_not_add_up_beyond_the_account() {
     let account = 8 * MIB;
-    let limits = ServerLimits { held_bytes_max: account, ..Default::default() };
+    // None of these peers is to be disconnected, however long a busy machine holds it up.
+    let patient = Duration::from_secs(600);
+    let limits = ServerLimits {
+        held_bytes_max: account,
+        stall_timeout: patient,
+        pace_timeout: patient,
+        ..Default::default()
+    };
     let server = open_server(limits);
     let mut peers: Vec<TcpStream> = (0..24).map(|_| introduced(&server)).collect();
     let (body, done): (&[u8], _) = (&vec![0; 3 * MIB], &AtomicUsize::new(0));
@@ -148,7 +155,7 @@ fn requests_that_wait_for_their_service_do_not_add_up_beyond_the_account() {
         let begin = Instant::now();
         let mut most = 0;
         while done.load(Ordering::Relaxed) < 24 {
-            assert!(begin.elapsed() < Duration::from_secs(60), "all have their turn");
+            assert!(begin.elapsed() < Duration::from_secs(240), "all have their turn");
             most = most.max(server.stats().held_bytes.get());
             std::thread::yield_now();
         }

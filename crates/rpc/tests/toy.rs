@@ -255,7 +255,7 @@ async fn what_waits_when_the_server_goes_is_told() {
 #[test]
 fn a_shared_link_whose_runtime_has_ended_has_one_connection_at_a_time_in_the_next() {
     let (server, _, key) = serve();
-    let options = Arc::new(LinkOptions { key: Some(key.clone()), ..Default::default() });
+    let options = Arc::new(LinkOptions { key: Some(key.clone()), ..patient() });
     let (address, host) = (server.addresses()[0].clone(), Arc::new(Host::new(false)));
     let shared = Link::shared(address, (), options, host, Waker::noop().clone());
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

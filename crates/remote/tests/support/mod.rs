@@ -17,11 +17,23 @@ use nacre_rpc::control::{self, Beginning, SessionKey};
 use nacre_rpc::frame::{self, Frame, MessageKind};
 use nacre_rpc::{Address, ClusterKey, Outbox, ServeOptions, Server, ServerLimits, Services};
 
+/// The time that something may take on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Returns options with such times.
+pub fn patient() -> RemoteOptions {
+    RemoteOptions { connect_timeout: PATIENCE, silence_timeout: PATIENCE, ..Default::default() }
+}
+
 pub fn serve_with(limits: ServerLimits, key: Option<ClusterKey>) -> Server {
     serve_store(Arc::new(MemoryStore::new()), limits, key)
 }
 
-pub fn serve_store(store: Arc<dyn ObjectStore>, limits: ServerLimits, key: Option<ClusterKey>) -> Server {
+/// Starts a server. Handshakes have the time of a machine that has much else to do, unless the limits say otherwise.
+pub fn serve_store(store: Arc<dyn ObjectStore>, mut limits: ServerLimits, key: Option<ClusterKey>) -> Server {
+    if limits.handshake_timeout == ServerLimits::default().handshake_timeout {
+        limits.handshake_timeout = PATIENCE;
+    }
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
     let open = key.is_none();
     let services = alone(store);
@@ -45,7 +57,8 @@ pub fn serve_counted(key: Option<ClusterKey>) -> (Server, Arc<Requests>) {
     let requests = service.requests().clone();
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
     let (open, services) = (key.is_none(), Services::new().with(service));
-    let options = ServeOptions { listen, key, open, threads: 2, services, ..Default::default() };
+    let limits = ServerLimits { handshake_timeout: PATIENCE, ..Default::default() };
+    let options = ServeOptions { listen, key, open, limits, threads: 2, services, ..Default::default() };
     (Server::start(options).unwrap(), requests)
 }
 
@@ -54,7 +67,7 @@ pub fn serve() -> Server {
 }
 
 pub fn remote(server: &Server) -> RemoteStore {
-    remote_with(server, RemoteOptions::default())
+    remote_with(server, patient())
 }
 
 pub fn remote_with(server: &Server, options: RemoteOptions) -> RemoteStore {
@@ -65,7 +78,7 @@ pub fn remote_with(server: &Server, options: RemoteOptions) -> RemoteStore {
 pub fn raw(server: &Server) -> TcpStream {
     let Address::Tcp(address) = &server.addresses()[0] else { panic!("the server has no TCP address") };
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     stream
 }
 
@@ -157,7 +170,7 @@ pub fn is_closed(stream: &mut TcpStream) -> bool {
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(120), "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -215,7 +215,17 @@ impl Service for ToyService {
     }
 }
 
-pub fn serve_with(services: Services, limits: ServerLimits, key: Option<ClusterKey>) -> Server {
+/// Returns options with times of a machine that has much else to do.
+pub fn patient() -> LinkOptions {
+    let patience = Duration::from_secs(120);
+    LinkOptions { connect_timeout: patience, silence_timeout: patience, ..Default::default() }
+}
+
+/// Starts a server. Handshakes have the time of a machine that has much else to do, unless the limits say otherwise.
+pub fn serve_with(services: Services, mut limits: ServerLimits, key: Option<ClusterKey>) -> Server {
+    if limits.handshake_timeout == ServerLimits::default().handshake_timeout {
+        limits.handshake_timeout = Duration::from_secs(120);
+    }
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
     let open = key.is_none();
     Server::start(ServeOptions { listen, threads: 2, open, key, limits, services, ..Default::default() })
@@ -230,7 +240,7 @@ pub fn serve() -> (Server, Arc<Toy>, ClusterKey) {
 }
 
 pub fn link(server: &Server, key: &ClusterKey) -> Arc<Link> {
-    let options = Arc::new(LinkOptions { key: Some(key.clone()), ..Default::default() });
+    let options = Arc::new(LinkOptions { key: Some(key.clone()), ..patient() });
     Link::new(server.addresses()[0].clone(), (), options, Arc::new(Host::new(false)))
 }
 
