@@ -15,6 +15,8 @@ SOAK_SECONDS ?= 600
 # (`make soak-walk`); and of the first how many with all threads.
 SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
+# Histories under a cleaner that never rests, which `make soak-store` runs: some seconds each.
+SOAK_CLEANINGS ?= 100
 # Levels of the chain of directories that `make soak-walk` walks, copies and removes.
 SOAK_LEVELS ?= 1000000
 # Pairs of access patterns that each test of `make soak-lock` compares with bitmaps or lists.
@@ -196,6 +198,7 @@ soak-reflect:
 # A failure names its seed; NACRE_SEED=n runs that history again.
 soak-store:
 	NACRE_HISTORIES=$(SOAK_HISTORIES) $(CARGO) test --package nacre-logstore --test crash
+	NACRE_HISTORIES=$(SOAK_CLEANINGS) $(CARGO) test --package nacre-logstore --test replace histories
 	NACRE_HISTORIES=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-logstore --features shuttle --test concurrent
 	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-logstore --test concurrent
 

@@ -163,10 +163,10 @@ fn what_took_anothers_place_long_ago_is_moved_and_its_segments_are_freed() {
     }
 }
 
-/// Tests random histories by one thread while another cleans and takes snapshots all the time.
+/// Tests random histories by one thread while another cleans and takes snapshots all the time; `NACRE_HISTORIES` sets how many.
 #[test]
 fn histories_under_a_cleaner_that_never_rests() {
-    let seeds: u64 = std::env::var("NACRE_HISTORIES").map_or(12, |count| count.parse().unwrap());
+    let seeds: u64 = std::env::var("NACRE_HISTORIES").map_or(4, |count| count.parse().unwrap());
     let first: u64 = std::env::var("NACRE_SEED").map_or(0, |seed| seed.parse().unwrap());
     for seed in first..first + seeds {
         let shape = Shape {

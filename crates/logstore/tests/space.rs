@@ -500,7 +500,7 @@ fn overwriting_goes_on_while_another_client_waits_for_a_snapshot() {
             }
         }
     });
-    let written = (0..40).take_while(|_| finished.recv_timeout(PATIENCE / 4).is_ok()).count();
+    let written = (0..40).take_while(|_| finished.recv_timeout(PATIENCE).is_ok()).count();
     let is_waiting = !set.load(Ordering::SeqCst);
     barrier.open();
     for thread in [writing, growing] {

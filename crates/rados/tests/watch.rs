@@ -299,7 +299,7 @@ fn many_watchers_learn_everything_and_a_slow_one_costs_them_nothing() {
         }
     }
     let notified = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| block_on(writer.notify(&object, "all".into(), Duration::from_secs(30))));
+        let sender = scope.spawn(|| block_on(writer.notify(&object, "all".into(), PATIENCE)));
         for (watch, _) in &mut watches {
             loop {
                 if let Event::Notified(notification) = next(watch) {
