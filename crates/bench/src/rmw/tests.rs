@@ -144,22 +144,27 @@ fn a_store_that_fails_ends_the_run_with_its_own_words() {
 
 #[test]
 fn the_lock_recipe_keeps_updates_apart() {
-    let report = run_waiting("--system zookeeper --clients 2 --concurrency 4 --blocks 1 --window 500ms");
-    let measured = &report.series[0].repetitions[0];
-    assert!(measured.updates > 0);
-    assert!(measured.checked.is_clean());
+    run_until_all_work("--system zookeeper --clients 2 --concurrency 4 --blocks 1", 1);
+}
+
+/// Runs the study until each of so many systems has made an update in its window, in which a busy machine may hold one of them up. No
+/// system may lose any.
+fn run_until_all_work(words: &str, systems: usize) {
+    let all_worked = (1..=5).any(|attempt| {
+        let report = run_waiting(&format!("{words} --window {}ms", 300 * attempt));
+        assert_eq!(report.series.len(), systems);
+        let measured: Vec<_> = report.series.iter().map(|series| &series.repetitions[0]).collect();
+        assert!(measured.iter().all(|measured| measured.checked.is_clean()), "{measured:?}");
+        measured.iter().all(|measured| measured.updates > 0)
+    });
+    assert!(all_worked, "each time somebody did nothing: {words}");
 }
 
 #[test]
 fn peers_lose_no_update_either() {
-    let words = "--system optimistic --peers all --clients 2 --concurrency 4 --window 500ms";
     for blocks in ["--blocks 2", "--blocks unlimited"] {
-        let report = run_waiting(&format!("{words} {blocks}"));
-        assert_eq!(report.series.len(), 5);
-        for series in &report.series {
-            let measured = &series.repetitions[0];
-            assert!(measured.updates > 0 && measured.checked.is_clean(), "{series:?}");
-        }
+        let words = "--system optimistic --peers all --clients 2 --concurrency 4";
+        run_until_all_work(&format!("{words} {blocks}"), 5);
     }
 }
 
