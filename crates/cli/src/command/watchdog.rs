@@ -119,3 +119,23 @@ fn now() -> Duration {
     // Neither is negative: the clock counts up from 0.
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::getpriority_process;
+
+    use super::*;
+
+    #[test]
+    fn the_watchdog_has_the_highest_priority_that_it_may_have() {
+        // Of a thread of its own, which ends with it.
+        let priority = std::thread::spawn(|| {
+            hurry();
+            getpriority_process(None).unwrap()
+        });
+        let others = Command::new("sh").args(["-c", "nice -n -40 nice"]).output().unwrap();
+        let allowed: i32 = String::from_utf8(others.stdout).unwrap().trim().parse().unwrap();
+        let priority = priority.join().unwrap();
+        assert!(priority <= allowed, "{priority}, and {allowed} is allowed");
+    }
+}
