@@ -57,8 +57,8 @@ pub(super) struct Sent {
 /// receivers' program writes, and every check takes a line away from it.
 const LOOK_NS: f64 = 5000.0;
 
-/// The time after which missing copies count as lost, in nanoseconds.
-const PATIENCE_NS: f64 = 5e8;
+/// The time after which missing copies count as lost, in nanoseconds: longer than a busy machine holds the reflector up.
+const PATIENCE_NS: f64 = 5e9;
 
 impl Load {
     /// Sends from the calling thread, which is in the senders' namespace and on its processor. Copies are counted from

@@ -96,7 +96,7 @@ pub fn wait(mut running: Child, mark: &str) -> Output {
     let (mut were_seen, mut alone) = (false, Instant::now());
     while running.try_wait().unwrap().is_none() {
         if ranks_with(mark).is_empty() {
-            let patience = Duration::from_secs(if were_seen { 20 } else { 120 });
+            let patience = Duration::from_secs(if were_seen { 15 } else { 120 });
             if alone.elapsed() > patience {
                 running.kill().unwrap();
             }
