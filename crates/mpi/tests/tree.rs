@@ -410,14 +410,16 @@ fn a_mirror_is_stopped_while_it_removes_what_is_beside_its_directories() {
     let mirror = ["copy", "--mirror", "--yes", text(&source), text(&target)];
     let extra = target.join("extra");
     let entries = || std::fs::read_dir(&extra).map_or(0, Iterator::count);
+    let modified = || std::fs::metadata(&extra).and_then(|metadata| metadata.modified()).ok();
     let mut met = false;
     for _ in 0..5 {
         std::fs::create_dir_all(&extra).unwrap();
         for number in 0..40_000 {
             std::fs::write(extra.join(format!("{number}")), "").unwrap();
         }
+        let whole = modified();
         let mut running = job(2, &mirror).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        while entries() == 40_000 && running.try_wait().unwrap().is_none() {
+        while modified() == whole && running.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
         for rank in ranks_with(text(&target)) {
@@ -454,13 +456,15 @@ fn directories_that_are_renamed_meanwhile_lead_nowhere() {
                         std::fs::rename(&there, &here).unwrap();
                     }
                 }
+                // The ranks are to have the processors, too.
+                std::thread::sleep(Duration::from_micros(100));
             }
         });
-        for _ in 0..3 {
-            let output = run(3, &["copy", text(&source), text(&target)]);
+        let outputs = [(); 3].map(|()| run(3, &["copy", text(&source), text(&target)]));
+        over.store(true, Ordering::Relaxed);
+        for output in outputs {
             assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0, "nothing was written outside");
     // What nobody moved is there.
