@@ -28,6 +28,8 @@ fn introduced(server: &Server, version: u16) -> TcpStream {
     let Address::Tcp(address) = &server.addresses()[0] else { panic!("a TCP address") };
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    // Headers and bodies go out as they are written, without waiting for acknowledgements.
+    stream.set_nodelay(true).unwrap();
     stream.write_all(&hello(version, 0)).unwrap();
     let mut theirs = [0; 16];
     stream.read_exact(&mut theirs).unwrap();

@@ -88,6 +88,8 @@ fn introduced(server: &nacre_rpc::Server) -> TcpStream {
     let Address::Tcp(address) = &server.addresses()[0] else { panic!("a TCP address") };
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    // Headers and bodies go out as they are written, without waiting for acknowledgements.
+    stream.set_nodelay(true).unwrap();
     stream.write_all(&hello(3, 0)).unwrap();
     stream.read_exact(&mut [0; 16]).unwrap();
     stream

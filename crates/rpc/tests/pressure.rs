@@ -25,6 +25,8 @@ fn raw(server: &Server) -> TcpStream {
     let Address::Tcp(address) = &server.addresses()[0] else { panic!("a TCP address") };
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    // Headers and bodies go out as they are written, without waiting for acknowledgements.
+    stream.set_nodelay(true).unwrap();
     stream
 }
 
