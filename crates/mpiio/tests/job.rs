@@ -704,8 +704,7 @@ fn is_killed_when_stopped(server: &Server, rank: Pid) -> bool {
     let (mut times_held, mut looked) = (0, Instant::now());
     loop {
         let text = server.nacre(&["--json", "locks"]);
-        // Whoever is stopped still was so when the server gave the listing. Its last message, which the server may take in after a first
-        // listing, may have been a release.
+        // Whoever is stopped still was so when the listing was made. Its last message, which may come after that, may have been a release.
         if !is_stopped(rank) {
             return times_held > 1;
         }
