@@ -1,7 +1,7 @@
 //! Calls of methods in the OSDs of a Ceph cluster, beside the object that they are about.
 //!
 //! The client sends the text of the class with the call, bounded by [`rewrite`](crate::rewrite). Before it stands what
-//! scripts see: the same prelude as in this process, on functions in Lua (`osd.lua`) that read and change the object by the
+//! scripts see: the same prelude as in this process, on functions in Lua (`osd*.lua`) that read and change the object by the
 //! script that runs transactions in OSDs. So a call is one operation of RADOS, which changes everything or nothing.
 //!
 //! What a change may answer is 32 bytes. A method that changes something and says more is called twice: the first call
@@ -29,7 +29,13 @@ use crate::runtime::{Called, Request, exceeded, failed};
 use crate::{errno, vm};
 
 /// The functions that the prelude stands on in an OSD.
-const NATIVES: &str = concat!(include_str!("osd_pattern.lua"), include_str!("osd.lua"));
+const NATIVES: &str = concat!(
+    include_str!("osd_pattern.lua"),
+    include_str!("osd.lua"),
+    include_str!("osd_natives.lua"),
+    include_str!("osd_interface.lua"),
+    include_str!("osd_call.lua"),
+);
 /// The number of attempts after which a call is given up.
 const ATTEMPTS_MAX: u32 = 1000;
 /// The number of attempts after which a call waits for its turn.
