@@ -6,6 +6,7 @@
 //! - `process`, `server`, `peer`: client processes, servers and peers, ended by their process ids;
 //! - `usage`: the time, processor time and memory of a program that runs to its end;
 //! - `span`, `positions`: the proof that no position of a sequencer or a log was given out twice, by ranges and one by one;
+//!   `tally`: the positions that the clients of a process take, counted over time;
 //! - `simulation`: nodes, the network between them, and events, for studies of more machines than there are.
 
 pub(crate) mod figure;
@@ -22,6 +23,7 @@ pub(crate) mod span;
 pub(crate) mod statistic;
 pub(crate) mod study;
 pub(crate) mod table;
+pub(crate) mod tally;
 pub(crate) mod target;
 pub(crate) mod usage;
 
