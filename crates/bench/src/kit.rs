@@ -1,5 +1,6 @@
 //! The kit that all studies share. A study says what it varies and what it measures; the kit has the rest:
 //!
+//! - `arguments`: flags that many studies have;
 //! - `study`: a study from its start to its end, the turns in which subjects are measured, and what ends it early;
 //! - `report`: results as JSON in a file and as tables, with the machine; `table`, `figure`, `quantity` for showing them;
 //! - `target`: targets of Nacre, reached or not; `statistic`, `latency`, `machine` for what they are compared with;
@@ -9,6 +10,7 @@
 //!   `tally`: the positions that the clients of a process take, counted over time;
 //! - `simulation`: nodes, the network between them, and events, for studies of more machines than there are.
 
+pub(crate) mod arguments;
 pub(crate) mod figure;
 pub(crate) mod latency;
 pub(crate) mod machine;
