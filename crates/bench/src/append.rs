@@ -260,7 +260,7 @@ async fn prepare(args: &Args, point: &Point, store: &nacre::Store) -> Result<(Op
     }
 }
 
-/// Appends so many entries.
+/// Appends a number of entries.
 async fn fill(log: &Log, entries: u64, payload: &bytes::Bytes) -> Result<(), BenchError> {
     let mut appending = FuturesUnordered::new();
     for _ in 0..entries {
@@ -392,7 +392,7 @@ async fn check(point: &Point, log: &Log, tallies: &[ClientRecord]) -> Result<(),
     Ok(())
 }
 
-/// Recovers a log of so many small entries, again and again.
+/// Recovers a log of a number of small entries, again and again.
 async fn recover(args: &Args, common: &Common, entries: u64) -> Result<Recovery, BenchError> {
     let plan = ServerPlan::volatile(1);
     let servers = Servers::start(&common.nacre()?, plan, args.files.folder()).await?;

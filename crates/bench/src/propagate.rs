@@ -327,7 +327,7 @@ fn reflect(committer: &mut Committer, addresses: &[String]) -> Result<Reflector,
     Ok(reflector)
 }
 
-/// Makes so many updates, and has all servers wait for the last of them.
+/// Makes a number of updates, and has all servers wait for the last of them.
 async fn observe(
     crew: &mut Crew,
     committer: &mut Committer,

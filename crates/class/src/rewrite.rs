@@ -234,7 +234,7 @@ fn number_end(text: &[u8], start: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// A change of the text: at a place, so many bytes are replaced. Those of one place are made in the order in which they came.
+/// A change of the text: at a place, a number of bytes are replaced. Those of one place are made in the order in which they came.
 struct Edit {
     at: usize,
     removed: usize,
@@ -524,7 +524,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Parses `do`, a block with a counter, and `end`. The counter also pays for a condition of so many tokens, which is looked
+    /// Parses `do`, a block with a counter, and `end`. The counter also pays for a condition of some tokens, which is looked
     /// at as often.
     fn loop_body(&mut self, condition_tokens: usize) -> Result<(), Wrong> {
         let head = self.expect("do")?;

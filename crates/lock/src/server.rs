@@ -409,7 +409,7 @@ impl Server {
         Token { epoch: self.settings.epoch, number }
     }
 
-    /// Tells those that have been woken in a file, and looks for cycles among those that wait anew.
+    /// Tells those that have been woken in a file, and looks for cycles among those that wait again.
     fn wake(&mut self, file: &FileName, woken: Vec<ResumedRequest>, out: &mut Vec<Output>) {
         for ResumedRequest { request, progress, exhausted } in woken {
             if exhausted {
@@ -425,7 +425,7 @@ impl Server {
         }
     }
 
-    /// Gives a call, and what follows until the next one, its steps.
+    /// Gives a call, and what follows until the next one, its budget of steps.
     fn give_steps(&mut self) {
         self.budget = Budget::new();
         self.cycle_steps = 0;

@@ -288,7 +288,7 @@ impl Node {
     /// Shows `release` all entries below the node, which goes.
     fn release_all(&mut self, release: &mut impl FnMut(&Entry), counts: &mut Counts) {
         match self {
-            // One that was cut and is empty is counted no more.
+            // One that was cut and is empty is not counted any more.
             Self::Leaf(leaf) if leaf.is_empty() => {}
             Self::Leaf(leaf) => {
                 counts.sub(leaf);

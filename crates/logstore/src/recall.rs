@@ -131,7 +131,7 @@ pub fn window(table: &SegmentTable, header: &SnapshotHeader, kept: KeptWrites, m
         }
         window.recover(first, &writes);
     }
-    // What was before the window's beginning is of no use: a repair may have counted anew.
+    // What was before the window's beginning is of no use: a repair may have started the count over.
     let begin = kept.begin.unwrap_or(0).max(tokens.saturating_sub(most as u64)).min(tokens);
     if window.begin() > begin {
         let mut again = None;

@@ -146,7 +146,7 @@ impl Movable {
         match self {
             Movable::Copy(bytes) => bytes,
             Movable::Packed(packed) => &packed.bytes,
-            // SAFETY: the program has so many bytes there, and does not change them meanwhile.
+            // SAFETY: the program has this many bytes there, and does not change them meanwhile.
             Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts(*address, *length) },
         }
     }
@@ -155,7 +155,7 @@ impl Movable {
         match self {
             Movable::Copy(bytes) => bytes,
             Movable::Packed(packed) => &mut packed.bytes,
-            // SAFETY: the program has room for so many bytes there, and leaves it alone.
+            // SAFETY: the program has room for this many bytes there, and leaves it alone.
             Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts_mut(*address, *length) },
         }
     }
@@ -204,7 +204,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Gives the elements their bytes, of which so many were read.
+    /// Copies the bytes that were read to the elements.
     fn unpack(mut self, done: u64) -> Result<(), Failure> {
         let Memory { buffer, count, .. } = self.memory;
         let (count, datatype) = (u64::try_from(count).unwrap_or(0), self.datatype.handle());
@@ -241,7 +241,7 @@ impl Request<'_> {
         if self.operation.writes { Mode::Exclusive } else { Mode::Shared }
     }
 
-    /// Has the MPI library do something to the file.
+    /// Has the MPI library carry out an operation on the file.
     ///
     /// # Safety
     ///
@@ -678,7 +678,7 @@ pub fn seek(
     Ok(code)
 }
 
-/// Does something to a file in atomic mode that concerns all of it, such as a change of its size. Collective.
+/// Makes a change of a whole file in atomic mode, such as one of its size. Collective.
 pub fn whole_file(atomic: &Atomic, act: impl FnOnce() -> c_int) -> Result<c_int, Failure> {
     let lock = whole_of_the_first(atomic, Mode::Exclusive)?;
     let code = act();

@@ -228,7 +228,7 @@ impl Exchange {
         agreed(party, written)
     }
 
-    /// Reads bytes of all processes into the memory of each, where a file has so many bytes. Returns the number of bytes before its end.
+    /// Reads bytes of all processes into the memory of each, given the length of the file. Returns the number of bytes before its end.
     /// Collective.
     pub fn read(
         &self,

@@ -60,7 +60,7 @@ pub fn write<'a>(
     pieces: impl Iterator<Item = (u64, &'a [u8])>,
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    // A collective access copies its bytes together after the lock is had, and others may have delayed it since.
+    // A collective access copies its bytes together after the lock was acquired, and others may have delayed it since.
     let mut unchecked = CHECK_BYTES;
     for (mut offset, piece) in pieces {
         for part in piece.chunks(CHECK_BYTES) {

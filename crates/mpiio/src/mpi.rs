@@ -372,7 +372,7 @@ pub fn hint(info: MPI_Info, name: &CStr) -> Option<String> {
         return None;
     }
     let (mut value, mut is_there) = ([0u8; LENGTH_MAX + 1], 0);
-    // SAFETY: the name ends with a zero, and the value has room for so many bytes and a zero.
+    // SAFETY: the name ends with a zero, and the value has room for this many bytes and a zero.
     let code = unsafe {
         mpi_sys::PMPI_Info_get(
             info,
@@ -488,7 +488,7 @@ fn batches(count: u64, numbers: Numbers) -> Option<impl Iterator<Item = (u64, c_
 ///
 /// # Safety
 ///
-/// The buffer holds so many elements of the datatype, which has these numbers.
+/// The buffer holds this many elements of the datatype, which has these numbers.
 pub unsafe fn pack(
     buffer: *const c_void,
     count: u64,
@@ -529,7 +529,7 @@ pub unsafe fn pack(
 ///
 /// # Safety
 ///
-/// The buffer has room for so many elements of the datatype, which has these numbers.
+/// The buffer has room for this many elements of the datatype, which has these numbers.
 pub unsafe fn unpack(
     packed: &[u8],
     buffer: *mut c_void,
@@ -563,7 +563,7 @@ pub unsafe fn unpack(
     Ok(())
 }
 
-/// Returns a status that says that so many bytes were transferred.
+/// Returns a status with a number of bytes as those that were transferred.
 pub fn status_of(bytes: u64) -> Result<MPI_Status, Code> {
     // SAFETY: a status is a struct of integers, for which zeros are values.
     let mut status: MPI_Status = unsafe { MaybeUninit::zeroed().assume_init() };

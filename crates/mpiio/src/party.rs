@@ -177,7 +177,7 @@ impl Party {
             if process == self.rank {
                 bytes.copy_from_slice(outgoing[process]);
             } else if begun.is_ok() && !bytes.is_empty() {
-                // SAFETY: the slice has so many bytes, and this function returns only when the request is complete.
+                // SAFETY: the slice has this many bytes, and this function returns only when the request is complete.
                 begun = begin(bytes.len(), &mut |length, request| unsafe {
                     let (buffer, from) = (bytes.as_mut_ptr().cast(), process as c_int);
                     mpi_sys::PMPI_Irecv(buffer, length, byte, from, 0, communicator, request)

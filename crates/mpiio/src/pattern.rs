@@ -25,7 +25,7 @@ const NACRE_DEFECT: c_int = 103;
 ///
 /// # Safety
 ///
-/// So many bytes of the buffer are writable, as is the place for the length.
+/// As many bytes of the buffer as its capacity says are writable, and so is the place for the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_mpi_pattern_text(
     datatype: MPI_Datatype,

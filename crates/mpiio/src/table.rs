@@ -32,7 +32,7 @@ pub struct Open {
     pub party: Option<Party>,
     /// The hints about its locks, which hold in atomic mode.
     pub hints: Arc<Mutex<Hints>>,
-    /// The sentence about a wrong hint that it was opened with. Its atomic mode is not to be had then.
+    /// The sentence about a wrong hint that it was opened with. Its atomic mode cannot be set then.
     pub wrong_hint: Option<String>,
     atomic: RwLock<Option<Arc<Atomic>>>,
     /// The atomic mode that it was in last, whose writes may not be on the device yet.
@@ -80,7 +80,7 @@ fn key(file: MPI_File) -> usize {
 /// Takes in that a file was opened, and returns it. Collective over the processes of the communicator.
 pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, info: MPI_Info) -> Arc<Open> {
     let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
-    // What is wrong with a communicator by which a file was opened shows in atomic mode, which is not to be had then.
+    // What is wrong with a communicator by which a file was opened shows in atomic mode, which cannot be set then.
     let party = Party::of(communicator).ok().flatten();
     let identity = party.is_some_and(|party| party.rank == 0).then(|| identity::of_path(&path));
     let path = std::path::absolute(&path).unwrap_or(path);

@@ -170,7 +170,7 @@ impl Host {
         left >= 0
     }
 
-    /// Makes sure that a native function may allocate so much; false if it may not.
+    /// Makes sure that a native function may allocate a number of bytes; false if it may not.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let wanted = self.used.get().saturating_add(self.external.get()).saturating_add(bytes);
         if wanted > self.limit.get() {
@@ -297,7 +297,7 @@ pub(super) unsafe extern "C" fn allocate(
     allocated.cast()
 }
 
-/// Called by Lua after every so many instructions.
+/// Called by Lua after a fixed number of instructions each time.
 ///
 /// # Safety
 ///

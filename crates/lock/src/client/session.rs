@@ -128,7 +128,7 @@ impl Expected {
 }
 
 impl Client {
-    /// Creates a client of so many servers, to none of which it is connected. The number of its session is new.
+    /// Creates a client of a number of servers, to none of which it is connected. The number of its session is new.
     pub fn new(session: SessionId, servers: u32) -> Self {
         Self {
             session,
@@ -407,7 +407,7 @@ impl Client {
         }
     }
 
-    /// Takes in that a server knows the session no more. If that is because it restarted, the session is opened anew.
+    /// Handles a server's answer that it does not know the session. If that is because it restarted, the session is opened again.
     fn restarted(&mut self, now: Duration, server: u32, epoch: u64, actions: &mut Vec<Action>) {
         let link = self.link(server);
         if epoch <= link.epoch {

@@ -13,7 +13,7 @@ use super::node::{Level, Node, Sequence, View};
 use super::part::{Part, join};
 use crate::PatternError;
 
-/// The bytes of a file that are one server's: every so many bytes are the next server's, in turn.
+/// The bytes of a file that are one server's: stripes of one length go round the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stripe {
     /// The number of bytes in a row that are one server's. Times the number of servers it is at most 2^62.

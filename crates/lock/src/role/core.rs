@@ -297,7 +297,7 @@ impl Core {
         }
     }
 
-    /// Forgets the connection of a session that is no more.
+    /// Forgets the connection of a session that has ended.
     fn forget(&mut self, session: SessionId) {
         if !self.server.knows(session)
             && self.attached.get(&session).is_some_and(|attached| attached.publisher.is_none())

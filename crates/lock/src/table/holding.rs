@@ -86,7 +86,7 @@ impl Budget {
     }
 }
 
-/// Returns whether a pattern has at most so many regions and they can be counted in so many steps.
+/// Returns whether a pattern has at most a number of regions, and they can be counted in a number of steps.
 fn few(pattern: &Pattern, regions_max: u64) -> bool {
     pattern.count(regions_max).is_some_and(|count| count.regions <= regions_max)
 }

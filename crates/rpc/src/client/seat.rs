@@ -99,7 +99,7 @@ impl Watch {
         self.connection
     }
 
-    /// Polls for something to receive, or the end of the connection. What comes after it is reported anew, so that all is
+    /// Polls for something to receive, or the end of the connection. What comes after it is reported again, so that all is
     /// received if [`Link::receive`] follows.
     ///
     /// # Errors
@@ -385,7 +385,7 @@ impl Seated {
                 }
                 self.heard = true;
                 self.deliver(link, Vec::new())?;
-                // Less than was asked for is all that there is: what comes later is announced anew.
+                // Less than was asked for is all that there is: what comes later is announced separately.
                 if count < PIECE_BYTES {
                     return Ok(());
                 }

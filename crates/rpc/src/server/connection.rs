@@ -627,7 +627,7 @@ impl Connection {
     }
 }
 
-/// Returns the time that a stopping server waits for a peer to read so many bytes.
+/// Returns the time that a stopping server waits for a peer to read a number of bytes.
 fn flush_timeout(bytes: usize) -> Duration {
     FLUSH_TIMEOUT + Duration::from_secs((bytes / FLUSH_PACE) as u64)
 }
