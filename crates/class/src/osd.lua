@@ -1,9 +1,9 @@
 -- Methods of classes in an OSD: the functions that the prelude stands on, made of those of extent.lua.
 --
--- The text before this one is that of extent.lua, whose local names it uses, then `prelude(nacre_count, nacre_join, …)`,
--- `CONSTANTS` and `patterns(…)`, and what is before all: `nacre_classes`, a table of classes, each with its version and its text as a function.
--- The function `method` has four parts, each of which uses the local names of those before: this one, with the bounds of the
--- call, checks of arguments and access to the object; osd_natives.lua; osd_interface.lua; and osd_call.lua, where it ends.
+-- The text before this one is that of extent.lua, whose local names it uses, then `prelude(nacre_count, nacre_join, …)`, `CONSTANTS` and
+-- `patterns(…)`, and what is before all: `nacre_classes`, a table of classes, each with its version and its text as a function. The
+-- function `method` has four parts, each of which uses the local names of those before: this one, with the bounds of the call, checks of
+-- arguments and access to the object; osd_natives.lua; osd_interface.lua; and osd_call.lua, where it ends.
 --
 -- What scripts call here is bounded as at Nacre's servers: by units of work, of which loops and functions pay by their
 -- counters and natives by `charge`, and by the memory that texts take. The changes of a method are collected in the form

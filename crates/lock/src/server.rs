@@ -6,10 +6,10 @@
 //!
 //! The paper leaves failures open. Here:
 //!
-//! - A client has a *session* at each server, with a lease that it renews. When the lease lapses, its shared locks go at once (when
-//!   an administrator breaks the session, at the time at which it would have lapsed). Bytes that it holds exclusively stay locked until the session's *fence* is durable at
-//!   every object of the file ([`Output::Raise`], then [`Server::fenced`]), so what a paused client writes later is
-//!   refused. The fence names the session, so holders of other bytes are not shut out.
+//! - A client has a *session* at each server, with a lease that it renews. When the lease lapses, its shared locks go at once (when an
+//!   administrator breaks the session, at the time at which it would have lapsed). Bytes that it holds exclusively stay locked until the
+//!   session's *fence* is durable at every object of the file ([`Output::Raise`], then [`Server::fenced`]), so what a paused client writes
+//!   later is refused. The fence names the session, so holders of other bytes are not shut out.
 //! - Before a session is told of its first exclusive grant in a file, a [`Record`] of session and file is durable. A restarted
 //!   server gets the records of its predecessor. For a grace period it grants nothing and takes asserted locks, exclusive ones
 //!   only of who is on record, and a session of which it cannot take one is lost. Sessions that did

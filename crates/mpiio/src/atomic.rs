@@ -4,9 +4,9 @@
 //! does nothing but read or write, so it always releases.
 //!
 //! - An independent access locks its own bytes, and waits for them.
-//! - A collective one begins with a meeting: the first process learns what all want. Where their bytes are disjoint, or all read, it tries to
-//!   lock everything from the first of them to the last, without waiting, and all go on under that lock. Where they overlap, or somebody else
-//!   holds some of it, or the arguments of one are wrong, each process goes on as if alone.
+//! - A collective one begins with a meeting: the first process learns what all want. Where their bytes are disjoint, or all read, it tries
+//!   to lock everything from the first of them to the last, without waiting, and all go on under that lock. Where they overlap, or somebody
+//!   else holds some of it, or the arguments of one are wrong, each process goes on as if alone.
 //! - An access at the shared pointer, whose bytes nobody knows before, locks the whole file, and is left to the MPI library.
 //!
 //! A non-blocking access is an independent one, also if it is collective: others need not have called it yet. It locks, moves and releases
@@ -14,9 +14,9 @@
 //! waits for the request.
 //!
 //! This library reads and writes the bytes itself, and writes none that are not locked. A call of the system for each of many small pieces
-//! is slow, though. So under a lock for all, processes exchange their pieces first; and a process alone locks what is between them, too, and
-//! writes all of it at once. MPI libraries write back what is between the pieces without a lock, which loses what others write there. Only
-//! a file type that cannot be described is left to them, under a lock of the whole file.
+//! is slow, though. So under a lock for all, processes exchange their pieces first; and a process alone locks what is between them, too,
+//! and writes all of it at once. MPI libraries write back what is between the pieces without a lock, which loses what others write there.
+//! Only a file type that cannot be described is left to them, under a lock of the whole file.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -655,8 +655,8 @@ pub fn seek(
     whence: Whence,
     next: impl FnOnce() -> c_int,
 ) -> Result<c_int, Failure> {
-    // The MPI library's own pointer was left where it was when the atomic mode began, and may be moved as well as not. It says what is wrong
-    // with a place by the file's error handler, which may ask for the pointer; so that is not held meanwhile.
+    // The MPI library's own pointer was left where it was when the atomic mode began, and may be moved as well as not. It says what is
+    // wrong with a place by the file's error handler, which may ask for the pointer; so that is not held meanwhile.
     let mut seen = *hold(&atomic.pointer);
     while whence == Whence::Current
         && let Some(place) = seen.checked_add(offset)

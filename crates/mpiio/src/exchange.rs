@@ -1,5 +1,5 @@
-//! Collective accesses in two phases, for many small pieces: each process has a *domain*, a part of the file in a row, and does the calls of
-//! the system for all that is accessed there. The processes exchange the bytes before a write and after a read.
+//! Collective accesses in two phases, for many small pieces: each process has a *domain*, a part of the file in a row, and does the calls
+//! of the system for all that is accessed there. The processes exchange the bytes before a write and after a read.
 //!
 //! The file between the first and the last byte is divided into as many domains as there are processes. A domain is moved window by window,
 //! so the memory that this takes does not depend on the length of the access. A process's bytes are in the order of the file, so those of a

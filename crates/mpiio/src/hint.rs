@@ -101,8 +101,8 @@ impl Hints {
         Ok(())
     }
 
-    /// Returns whether small pieces may be locked and written together with the bytes between them. A program that asks for a way to lock its
-    /// bytes asks for exactly them.
+    /// Returns whether small pieces may be locked and written together with the bytes between them. A program that asks for a way to lock
+    /// its bytes asks for exactly them.
     pub fn may_sieve(&self) -> bool {
         self.sieves && self.method == Method::default() && self.block_bytes == 1
     }

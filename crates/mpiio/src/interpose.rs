@@ -1,7 +1,7 @@
 //! The functions of MPI in front of which this library stands.
 //!
-//! Each has two names, `MPI_x` and `PMPI_x`. Programs in C call the first. The second is called by Open MPI's bindings for Fortran, and by other
-//! tools that stand in front of the first and use the profiling interface.
+//! Each has two names, `MPI_x` and `PMPI_x`. Programs in C call the first. The second is called by Open MPI's bindings for Fortran, and by
+//! other tools that stand in front of the first and use the profiling interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;

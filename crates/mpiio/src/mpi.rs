@@ -467,8 +467,8 @@ impl Mode {
     }
 }
 
-/// Runs of elements in memory, each as long as the counts of 31 bits of `MPI_Pack` and `MPI_Unpack` allow: for each, the number of its first
-/// element, that of its elements, and that of its bytes. None if one element is too long.
+/// Runs of elements in memory, each as long as the counts of 31 bits of `MPI_Pack` and `MPI_Unpack` allow: for each, the number of its
+/// first element, that of its elements, and that of its bytes. None if one element is too long.
 fn batches(count: u64, numbers: Numbers) -> Option<impl Iterator<Item = (u64, c_int, c_int)>> {
     const BATCH_BYTES: u64 = 1 << 28;
     if numbers.size > i32::MAX as u64 {

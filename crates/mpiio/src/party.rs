@@ -36,7 +36,8 @@ fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
     let seconds = std::env::var(WAIT_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
     let wait = Duration::from_secs(seconds.unwrap_or(WAIT_SECONDS));
     let mut request = MaybeUninit::uninit();
-    // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be cancelled.
+    // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be
+    // cancelled.
     unsafe {
         result(mpi_sys::PMPI_Ibarrier(communicator, request.as_mut_ptr()))?;
         let mut request = request.assume_init();

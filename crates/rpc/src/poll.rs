@@ -1,8 +1,8 @@
 //! Polling before sleeping.
 //!
-//! A thread that sleeps until something arrives is woken by an interrupt to its processor. Where that processor has gone idle,
-//! as most of all on virtual machines, this takes several times as long as a short request does otherwise. So a thread that has
-//! just had something to do looks for more without sleeping for a while, and gives its processor to whoever else wants it between two looks.
+//! A thread that sleeps until something arrives is woken by an interrupt to its processor. Where that processor has gone idle, as most of
+//! all on virtual machines, this takes several times as long as a short request does otherwise. So a thread that has just had something to
+//! do looks for more without sleeping for a while, and gives its processor to whoever else wants it between two looks.
 //!
 //! - [`Polling`] decides when to look again and when to sleep. It is a pure state machine that is told the time.
 //! - [`Poller`] does so for a runtime of one thread: a task that lets the runtime look at all its sockets. Connections tell it,

@@ -240,8 +240,8 @@ pub(super) unsafe fn host_of<'a>(state: *mut ffi::lua_State) -> &'a Host {
 /// The place of the stack's block among those that a new state takes: it follows the state itself.
 const STACK_PLACE: u8 = 2;
 
-/// The greatest length of the stack in bytes: some ten thousand values of 16 bytes, and those that Lua adds to them. A chain of tables that call
-/// each other makes Lua move the whole stack again and again, without one instruction of the script, so a stack of a million values,
+/// The greatest length of the stack in bytes: some ten thousand values of 16 bytes, and those that Lua adds to them. A chain of tables that
+/// call each other makes Lua move the whole stack again and again, without one instruction of the script, so a stack of a million values,
 /// which is Lua's own limit, would take minutes.
 const STACK_BYTES_MAX: usize = 12_000 * 16;
 

@@ -53,9 +53,9 @@ pub enum Ended {
 
 /// A client. Times are durations since any one moment, by a clock that goes on while the machine sleeps.
 ///
-/// It opens a session at a server when an operation needs it, once more if the answer took most of the lease, renews the lease in the background, and counts the lease by its own
-/// clock. When one lease is gone the whole session is: its fence keeps out what it still sends anywhere. It asserts its locks at a
-/// server that restarted.
+/// It opens a session at a server when an operation needs it, once more if the answer took most of the lease, renews the lease in the
+/// background, and counts the lease by its own clock. When one lease is gone the whole session is: its fence keeps out what it still sends
+/// anywhere. It asserts its locks at a server that restarted.
 #[derive(Clone, Debug)]
 pub struct Client {
     session: SessionId,

@@ -1,5 +1,6 @@
-//! Histories of a cluster, from a seed: messages take random times; connections break; servers and clients crash; clients pause
-//! for longer than their leases; records take long to be durable, or never are before a crash; clocks have any offset and drift as much as leases allow for.
+//! Histories of a cluster, from a seed: messages take random times; connections break; servers and clients crash; clients pause for longer
+//! than their leases; records take long to be durable, or never are before a crash; clocks have any offset and drift as much as leases
+//! allow for.
 //!
 //! Checked:
 //!
