@@ -76,7 +76,7 @@ pub trait Script: Send + Sync {
 pub struct ScriptRun {
     /// The object's version, if the script changed it.
     pub version: Option<u64>,
-    /// The answer; `None` if the object was changed and the answer got lost.
+    /// The answer; `None` if the object was changed and the answer was lost.
     pub output: Option<Bytes>,
 }
 
@@ -131,12 +131,12 @@ impl OsdRuntime {
             }
             let expected = prepared.as_ref().map(|(version, _)| *version);
             let Some(sent) = encode(request, expected, catalogue.epoch, &bounds) else {
-                let message = format!("class \"{}\" has no method of such a name", request.class);
+                let message = format!("class \"{}\" has no method of this name", request.class);
                 return Err(failed(request, errno::EOPNOTSUPP, Failure { message, ..Failure::default() }));
             };
             let ran = match loaded.script.run(request.object, &sent).await {
                 Err(error) if error.kind == ErrorKind::Unsupported => {
-                    tracing::debug!(%error, "the method does without OSDs");
+                    tracing::debug!(%error, "the OSDs do not run the method");
                     return Ok(None);
                 }
                 ran => ran?,
@@ -150,7 +150,7 @@ impl OsdRuntime {
                 };
                 let Some(called) = called else {
                     let text = format!(
-                        "{}.{} took effect on object \"{}\", at version {version}, and its output got lost",
+                        "{}.{} took effect on object \"{}\", at version {version}, and its output was lost",
                         request.class, request.method, request.object
                     );
                     return Err(StoreError::new(ErrorKind::Unknown, text).into());

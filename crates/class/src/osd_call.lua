@@ -36,7 +36,7 @@
   value = value and integer(value)
   if not value then return failed(EIO, "the method returned a " .. kind .. ", where an integer is expected") end
   if value > 0x7fffffff or value < -0x80000000 then
-    return failed(EIO, "the method returned " .. value .. ", which is no 32-bit integer")
+    return failed(EIO, "the method returned " .. value .. ", which is not a 32-bit integer")
   end
   if value < 0 then return failed(value == -0x80000000 and EIO or -value, "") end
 

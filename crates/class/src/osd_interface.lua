@@ -269,6 +269,6 @@
   function M.fail(number, text)
     number = whole(number)
     if number < 0 then number = -number end
-    if number < 1 or number > 4095 then raise(EINVAL, "fail: it is no error number") end
+    if number < 1 or number > 4095 then raise(EINVAL, "fail: it is not an error number") end
     raise(number, text == nil and "" or text_of(text))
   end

@@ -55,7 +55,7 @@
   function N.chunk(of)
     local found = nacre_classes[of]
     if type(found) == "string" then raise(EOPNOTSUPP, found) end
-    if not found and #of > 64 then raise(EOPNOTSUPP, "there is no class of such a name") end
+    if not found and #of > 64 then raise(EOPNOTSUPP, "there is no class of this name") end
     if not found then give_up({ pack("<B", WANTED) .. of }) end
     local version, text = found[1], found[2]
     if accepted[of] and accepted[of] > version then give_up({ pack("<Bi8", STALE, accepted[of]) .. of }) end

@@ -147,7 +147,7 @@ fn tokens(text: &[u8]) -> Result<Vec<Token>, Wrong> {
             }
             _ => match SYMBOLS.iter().find(|symbol| rest.starts_with(symbol.as_bytes())) {
                 Some(symbol) => (Kind::Symbol, at + symbol.len()),
-                None => return Err((at, format!("byte {byte} begins nothing of Lua's language"))),
+                None => return Err((at, format!("byte {byte} does not begin a token of Lua"))),
             },
         };
         if kind == Kind::Text && end - at > LITERAL_BYTES_MAX {
@@ -359,7 +359,7 @@ impl<'a> Parser<'a> {
         self.counted(0, Self::block)?;
         match self.token().kind {
             Kind::End => Ok(()),
-            _ => self.wrong("the text goes on behind its end"),
+            _ => self.wrong("the text continues after its end"),
         }
     }
 
@@ -563,7 +563,7 @@ impl<'a> Parser<'a> {
         if !self.is("=") && !self.is(",") {
             return match is_call {
                 true => Ok(()),
-                false => self.wrong("an expression is no statement"),
+                false => self.wrong("an expression is not a statement"),
             };
         }
         loop {

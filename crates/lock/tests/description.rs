@@ -342,7 +342,7 @@ fn hostile_descriptions_are_refused_or_served_in_bounded_time_and_memory() {
     let many = Description::List(vec![Region::new(0, 1); ITEMS_MAX + 1]);
     assert_eq!(Description::decode(&many.encode()), Err(PatternError::TooManyItems));
     assert_eq!(Pattern::new(&many).unwrap_err(), PatternError::TooManyItems);
-    // Runs of strides without a common rhythm, whose union has no short description: each level interleaves.
+    // Runs of strides without a common period, whose union has no short description: each level interleaves.
     let strides = [10_007, 10_009, 10_037, 10_039, 10_061, 10_067, 10_069, 10_079];
     let mut lattice = Datatype::byte();
     for stride in strides {

@@ -394,7 +394,7 @@ impl RemoteStore {
         let (address, method) = (address.clone(), method.to_owned());
         self.on_cluster(move |cluster| {
             let Some(server) = cluster.servers.iter().find(|server| server.address == address) else {
-                let text = format!("server {address} is none of this store's");
+                let text = format!("server {address} is not one of this store's servers");
                 return Reply::ready(Err(StoreError::new(ErrorKind::Invalid, text)));
             };
             Reply::pending(AdminCall::start(server.link().clone(), method, argument, Box::new(report)))
