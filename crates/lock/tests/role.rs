@@ -285,7 +285,7 @@ async fn a_grace_period_that_is_over_is_not_repeated_by_the_next_server() {
 }
 
 #[test]
-fn a_server_whose_store_is_gone_with_it_gives_no_number_again() {
+fn a_server_of_a_volatile_store_reuses_no_numbers_after_a_restart() {
     let start = || {
         let store = Arc::<MemoryStore>::default();
         LockRole::start(Options {
@@ -640,7 +640,7 @@ async fn the_end_of_a_lease_fences_the_session_in_the_files_that_it_held() {
 
 /// Grants that arrive around the end of a wait: whoever is told of one keeps it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_granted_as_the_wait_ends_is_had_or_not_had() {
+async fn a_lock_granted_as_its_wait_ends_is_held_or_left_to_others() {
     const WAIT: Duration = Duration::from_millis(10);
     let host = Daemon::alone();
     let (holder, waiter) = (host.session().await, host.session().await);

@@ -149,7 +149,7 @@ async fn a_handle_for_reading_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn positions_that_no_object_has_room_for_hold_nothing() {
+async fn positions_beyond_the_end_of_every_object_are_unwritten() {
     for (width, unit) in [(1, 1), (3, 2)] {
         let (_, log) = log(width, unit).await;
         log.append(entry("first").tag("t")).await.unwrap();
@@ -234,7 +234,7 @@ async fn nothing_is_appended_behind_an_entry_that_failed_until_that_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_append_that_fails_in_a_way_that_is_not_known_is_not_said_to_be_without_effect() {
+async fn an_append_that_fails_in_an_unrecognized_way_may_have_taken_effect() {
     let strange = Arc::new(AtomicBool::new(false));
     let store = {
         let strange = strange.clone();

@@ -163,7 +163,7 @@ async fn a_recovery_that_a_deletion_overtakes_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_is_renamed_or_deleted_and_never_half_of_both() {
+async fn a_log_is_renamed_or_deleted_and_never_both_in_part() {
     for pause in 0..40 {
         let mut dice = StdRng::seed_from_u64(pause);
         let store = Faulty::new(move |_, _| {
