@@ -76,7 +76,7 @@ pub enum Search {
 
 /// A set of bytes of a file.
 ///
-/// Its *regions* are its maximal ranges of bytes in a row: two of them never touch. (Of a pattern that is restricted
+/// Its *regions* are its maximal ranges of consecutive bytes: two of them never touch. (Of a pattern that is restricted
 /// to a server among several, and of one that is cut at an offset, they are what is left of the regions.)
 ///
 /// Copies share what they can, so that they are cheap.

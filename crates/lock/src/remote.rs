@@ -145,7 +145,7 @@ impl State {
         self.changed.notify_waiters();
     }
 
-    /// Takes in that the session ends: nothing can be relied on from now on.
+    /// Notes that the session ends: nothing can be relied on from now on.
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.changed.notify_waiters();

@@ -431,7 +431,7 @@ impl Server {
         self.cycle_steps = 0;
     }
 
-    /// Takes in that a table may have work left over.
+    /// Notes that a table may have work left over.
     fn note_left_over(&mut self, name: &FileName) {
         if let Some(file) = self.files.get_mut(name)
             && file.table.has_left_over()
@@ -483,7 +483,7 @@ impl Server {
         Ok(progress)
     }
 
-    /// Ends the wait of a request. Its call is answered, so that nobody keeps it for ever.
+    /// Ends the wait of a request. Its call is answered, so that nobody keeps it forever.
     fn stop_waiting(&mut self, key: RequestKey, out: &mut Vec<Output>) {
         self.answer(key, Reply::Refused(Refusal::Released), out);
         _ = self.give_back(key, OFFSET_MAX, out);

@@ -38,7 +38,7 @@ pub struct KeptWrites {
 }
 
 impl KeptWrites {
-    /// Takes in the body of a frame of padding; `None` if it cannot be decoded. What later versions may keep in padding
+    /// Reads the body of a frame of padding; `None` if it cannot be decoded. What later versions may keep in padding
     /// is skipped.
     pub(crate) fn add(&mut self, body: Bytes) -> Option<()> {
         if body.first() == Some(&PADDING_WRITES) {

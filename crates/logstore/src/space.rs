@@ -578,7 +578,7 @@ impl Engine {
         }
         work.snapshot_bytes_min = 0;
         result?;
-        // Whoever is told that there is room now looks for it again, and must not come back for ever.
+        // Whoever is told that there is room now looks for it again, and must not come back forever.
         match self.space.snapshot_space_bytes.load(Ordering::Relaxed) < bytes {
             true => Err(self.out_of_space(bytes)),
             false => Ok(()),

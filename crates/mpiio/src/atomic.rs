@@ -13,7 +13,7 @@
 //! its bytes in the background, where nothing calls the MPI library. What needs that library is done in the call, or when the program
 //! waits for the request.
 //!
-//! This library reads and writes the bytes itself, and writes none that are not locked. A call of the system for each of many small pieces
+//! This library reads and writes the bytes itself, and writes none that are not locked. A system call for each of many small pieces
 //! is slow, though. So under a lock for all, processes exchange their pieces first; and a process alone locks what is between them, too,
 //! and writes all of it at once. MPI libraries write back what is between the pieces without a lock, which loses what others write there.
 //! Only a file type that cannot be described is left to them, under a lock of the whole file.
@@ -193,7 +193,7 @@ impl Movable {
     }
 }
 
-/// Bytes of a file for elements in memory that are not in a row.
+/// Bytes of a file for elements in memory that are not contiguous.
 struct Packed {
     bytes: Vec<u8>,
     memory: Memory,
@@ -362,7 +362,7 @@ impl Request<'_> {
         done
     }
 
-    /// Returns the bytes that are to be written, in a row; none for a read.
+    /// Returns the bytes that are to be written, contiguous; none for a read.
     ///
     /// # Safety
     ///
@@ -373,7 +373,7 @@ impl Request<'_> {
         }
         let Memory { buffer, datatype, .. } = self.memory;
         if !buffer.is_null() && mpi::is_dense(datatype)? {
-            // SAFETY: elements in a row are as many bytes, which are there, as the caller says, and no more than an isize counts.
+            // SAFETY: contiguous elements are as many bytes, which are there, as the caller says, and no more than an isize counts.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), part.bytes as usize) };
             return Ok(Cow::Borrowed(bytes));
         }
@@ -408,7 +408,7 @@ impl Request<'_> {
         })))
     }
 
-    /// Returns the elements in memory as bytes in a row.
+    /// Returns the elements in memory as contiguous bytes.
     ///
     /// # Safety
     ///
@@ -462,7 +462,7 @@ impl Request<'_> {
         let Memory { buffer, count, datatype } = self.memory;
         let length = part.bytes as usize;
         if !buffer.is_null() && mpi::is_dense(datatype)? {
-            // SAFETY: elements in a row are as many bytes, for which there is room, as the caller says, and no more than an isize counts.
+            // SAFETY: contiguous elements are as many bytes, for which there is room, as the caller says, and no more than an isize counts.
             let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
             return Ok(read(bytes)? as u64);
         }
@@ -542,7 +542,7 @@ impl Request<'_> {
         done
     }
 
-    /// Reads or writes with all other processes, which do the calls of the system for each other.
+    /// Reads or writes with all other processes, which make the system calls for each other.
     ///
     /// # Safety
     ///
@@ -620,7 +620,7 @@ impl Request<'_> {
 }
 
 /// Returns the request for the lock of an access by a process alone, and the pieces that are to be written together with the bytes between
-/// them. Those are locked too then. A call of the system for each piece costs more than to keep others out of the gaps meanwhile.
+/// them. Those are locked too then. A system call for each piece costs more than to keep others out of the gaps meanwhile.
 fn lock_of<'a>(
     atomic: &Atomic,
     hints: &Hints,

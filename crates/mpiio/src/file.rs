@@ -14,7 +14,7 @@ use crate::mpi;
 /// The number of bytes after which a write checks again that its lock is held.
 const CHECK_BYTES: usize = 1 << 20;
 
-/// The least that a call of the system counts for, in bytes: as much as a page.
+/// The least that a system call counts for, in bytes: as much as a page.
 const CALL_BYTES: usize = 4096;
 
 fn failed(action: &str, offset: u64, error: &Error) -> Failure {

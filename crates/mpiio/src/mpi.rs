@@ -55,7 +55,7 @@ pub fn error_class_io() -> c_int {
     nacre_mpi_err_io
 }
 
-/// Returns the class of the error of a call of the system.
+/// Returns the class of the error of a system call.
 pub fn error_class_of(error: &std::io::Error) -> c_int {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => nacre_mpi_err_no_space,
@@ -305,7 +305,7 @@ pub fn contents(datatype: MPI_Datatype) -> Result<Option<Contents>, Code> {
     Ok(Some(Contents { combiner, integers: given_integers, addresses, types }))
 }
 
-/// Returns whether elements in memory are bytes in a row, in the order of the data. Not all types of which that holds are found out.
+/// Returns whether elements in memory are contiguous bytes, in the order of the data. Not all types of which that holds are found out.
 pub fn is_dense(datatype: MPI_Datatype) -> Result<bool, Code> {
     let Some(Numbers { size, lower, extent, true_lower, true_extent }) = numbers(datatype)? else {
         return Ok(false);
@@ -484,7 +484,7 @@ fn batches(count: u64, numbers: Numbers) -> Option<impl Iterator<Item = (u64, c_
     }))
 }
 
-/// Packs elements in memory into as many bytes in a row.
+/// Packs elements in memory into as many contiguous bytes.
 ///
 /// # Safety
 ///
@@ -525,7 +525,7 @@ pub unsafe fn pack(
     Ok(packed)
 }
 
-/// Unpacks bytes in a row into elements in memory.
+/// Unpacks contiguous bytes into elements in memory.
 ///
 /// # Safety
 ///

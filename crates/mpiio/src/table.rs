@@ -77,7 +77,7 @@ fn key(file: MPI_File) -> usize {
     file as usize
 }
 
-/// Takes in that a file was opened, and returns it. Collective over the processes of the communicator.
+/// Notes that a file was opened, and returns it. Collective over the processes of the communicator.
 pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, info: MPI_Info) -> Arc<Open> {
     let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
     // What is wrong with a communicator by which a file was opened shows in atomic mode, which cannot be set then.
@@ -95,7 +95,7 @@ pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, i
     open
 }
 
-/// Takes in that a file is being closed. Returns the processes that opened it.
+/// Notes that a file is being closed. Returns the processes that opened it.
 pub fn closed(file: MPI_File) -> Option<Party> {
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     let open = files.as_mut()?.remove(&key(file))?;

@@ -352,7 +352,7 @@ struct Cluster {
 /// Simulates a run.
 ///
 /// # Errors
-/// If a position was acknowledged twice or lost, or clients wait for ever: a mistake in what is simulated.
+/// If a position was acknowledged twice or lost, or clients wait forever: a mistake in what is simulated.
 pub(super) fn simulate(
     parameters: Parameters,
     costs: Costs,
@@ -590,7 +590,7 @@ impl Cluster {
         self.events.add(time, Event::Answer { client, epoch, positions, result });
     }
 
-    /// Takes in the answer to a write, as the library's task does.
+    /// Handles the answer to a write, as the library's task does.
     fn answer(
         &mut self,
         now: u64,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kit::statistic::Spread;
 
-/// The bytes in a row that are one server's, as in the paper.
+/// The number of consecutive bytes that are one server's, as in the paper.
 pub(crate) const STRIPE_BYTES: u64 = 64 << 10;
 
 /// The way to describe the bytes to the servers.

@@ -231,7 +231,7 @@ impl Client {
         }
     }
 
-    /// Takes in that there is a connection to a server. What an earlier one lost is sent again.
+    /// Notes that there is a connection to a server. What an earlier one lost is sent again.
     pub fn connected(&mut self, now: Duration, server: u32, actions: &mut Vec<Action>) {
         self.link(server).connected = true;
         if self.link(server).state != LinkState::Idle && !self.lost {
@@ -242,7 +242,7 @@ impl Client {
         self.schedule(server);
     }
 
-    /// Takes in that the connection to a server is gone, with all calls that are not answered.
+    /// Notes that the connection to a server is gone, with all calls that are not answered.
     pub fn disconnected(&mut self, server: u32) {
         let link = self.link(server);
         link.connected = false;

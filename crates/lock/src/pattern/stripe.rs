@@ -16,7 +16,7 @@ use crate::PatternError;
 /// The bytes of a file that are one server's: stripes of one length go round the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stripe {
-    /// The number of bytes in a row that are one server's. Times the number of servers it is at most 2^62.
+    /// The number of consecutive bytes that are one server's. Times the number of servers it is at most 2^62.
     pub bytes: u64,
     /// The number of servers.
     pub servers: u32,

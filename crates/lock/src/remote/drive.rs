@@ -190,7 +190,7 @@ impl Core {
         }
     }
 
-    /// Takes in all that came, for the background. Returns when there is something to do next; nothing once the session has
+    /// Handles all that arrived, for the background. Returns when there is something to do next; nothing once the session has
     /// ended.
     pub(super) fn look(&mut self) -> Option<Next> {
         let servers: Vec<u32> = self.lines.keys().copied().collect();
@@ -313,7 +313,7 @@ impl Core {
         }
     }
 
-    /// Takes in that the session is bound to a connection.
+    /// Notes that the session is bound to a connection.
     pub(super) fn connected(&mut self, server: u32, subscription: Subscription<AttachRequest>) {
         if let Some(line) = self.lines.get_mut(&server) {
             line.subscription = Some(subscription);
@@ -321,7 +321,7 @@ impl Core {
         }
     }
 
-    /// Takes in what came from a server.
+    /// Handles what arrived from a server.
     pub(super) fn take_in(&mut self, server: u32) {
         let Some(line) = self.lines.get_mut(&server) else { return };
         let now = clock::now();

@@ -396,7 +396,7 @@ impl Shared {
         true
     }
 
-    /// Takes in that a connection is gone. The session goes on until its lease lapses.
+    /// Notes that a connection is gone. The session goes on until its lease lapses.
     pub fn detach(&self, link: u64, session: SessionId) {
         let mut core = self.core.lock();
         if let Some(attached) = core.attached.get_mut(&session)

@@ -69,7 +69,7 @@ impl Budget {
         self.left == STEPS_MAX
     }
 
-    /// Takes in that the first of a line had its turn, for which some ranges were looked at.
+    /// Notes that the first of a line had its turn, for which some ranges were looked at.
     pub(super) fn spend_on_turn(&mut self, looks: u32) {
         self.spend(looks.saturating_mul(LOOK_STEPS).saturating_add(TURN_STEPS));
     }
@@ -80,7 +80,7 @@ impl Budget {
         self.left > 0
     }
 
-    /// Takes in that a search took some steps. One that takes none costs something too.
+    /// Notes that a search took some steps. One that takes none costs something too.
     pub(super) fn spend(&mut self, steps: u32) {
         self.left = self.left.saturating_sub(steps.max(1));
     }
@@ -246,7 +246,7 @@ impl Holdings {
         looks
     }
 
-    /// Takes in that a request's `next` was `before` and is now another.
+    /// Notes that a request's `next` was `before` and is now another.
     pub(super) fn change(&mut self, key: RequestKey, request: &Request, before: u64) {
         if self.chains.is_some() {
             if request.next > before {

@@ -36,7 +36,7 @@ pub struct Plan {
     pub operations: usize,
     /// The bytes of a file that are locked: those of the next file follow in place, so that files spread over the servers.
     pub file_bytes: u64,
-    /// The bytes in a row that are one server's.
+    /// The number of consecutive bytes that are one server's.
     pub stripe_bytes: u64,
     /// The number of files.
     pub files: usize,

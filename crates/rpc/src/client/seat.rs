@@ -124,7 +124,7 @@ impl Watch {
 }
 
 impl Seat {
-    /// Takes in a connection that has begun. The keeper of the link is woken.
+    /// Accepts a connection that has begun. The keeper of the link is woken.
     pub(super) fn take_in(&self, link: &Link, greeting: Greeting, written: u64) -> io::Result<()> {
         let (stream, seal) = greeting.channel.into_parts();
         let mut seated = Seated {

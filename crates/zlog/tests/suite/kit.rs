@@ -243,7 +243,7 @@ pub fn entry(text: impl std::fmt::Display) -> Entry {
     Entry::new(text.to_string())
 }
 
-/// Waits for a follower's next step, but not for ever.
+/// Waits for a follower's next step, but not forever.
 pub async fn next(follower: &mut Follower) -> Followed {
     timeout(FOREVER, follower.next()).await.expect("the follower waits for ever").unwrap()
 }
