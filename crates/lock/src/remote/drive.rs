@@ -563,7 +563,7 @@ impl Core {
         if let Some(deadline) = owned.deadline.take() {
             self.deadlines.remove(&(deadline, id));
         }
-        // Whoever asked may be gone: then nobody holds it.
+        // The caller may be gone: then nobody holds it.
         match owned.reply.take() {
             Some(reply) => self.notices.push(Notice::Had(id, reply)),
             None => self.client.release(clock::now(), id, &mut self.actions),

@@ -130,7 +130,7 @@ impl Shared {
         for notice in notices {
             match notice {
                 Notice::Had(id, reply) => {
-                    // Whoever asked may be gone: then nobody holds it.
+                    // The caller may be gone: then nobody holds it.
                     if reply.send(Ok(())).is_err() {
                         unreceived.push(id);
                     }

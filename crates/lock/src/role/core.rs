@@ -279,7 +279,7 @@ impl Core {
         while self.next_number < self.numbers
             && let Some(waiting) = self.numbered.pop()
         {
-            // Whoever asked may be gone; the number is then nobody's.
+            // The caller may be gone; the number is then nobody's.
             let _ = waiting.send(self.take_number());
         }
     }
