@@ -26,9 +26,10 @@ use self::client::{ClientRecord, Orders, content, failed, open_log};
 use self::costs::Costs;
 use self::groups::groups;
 use self::point::{Measurement, Point, Recovery, Results, Sequencing, Service, Subject, Work};
+use crate::kit::arguments::FileArgs;
 use crate::kit::latency::Latencies;
 use crate::kit::machine::load_average;
-use crate::kit::peer::{self, validate_folder};
+use crate::kit::peer;
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
 use crate::kit::server::{self, Deployed, Durability, ServerPlan, Servers};
@@ -80,12 +81,8 @@ pub struct Args {
     /// Folder for the figures [default: none are drawn]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// File for the raw results, as JSON
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
-    /// Folder for the files of servers and peers
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileArgs,
 }
 
 /// A part of the study.
@@ -153,14 +150,13 @@ impl Args {
 /// # Errors
 /// [`BenchError`] if the study cannot run, or an entry that was acknowledged is not there, or two have one position.
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
-    validate_folder(args.folder.as_deref())?;
-    validate_folder(args.out.as_deref())?;
+    args.files.check(args.out.as_deref())?;
     if args.window == Some(Duration::ZERO) || args.repeat == Some(0) || args.recover.contains(&0) {
         return Err(BenchError::Usage("--window, --repeat and --recover are greater than 0".into()));
     }
     let results = Results { load_at_start: load_average(), ..Results::default() };
     let peers = [peer::redis::version(), peer::nats::version()];
-    let report = Report::new("append", peers, results, args.results.as_deref());
+    let report = Report::new("append", peers, results, args.files.results());
     study::run(report, common, async |report| measure(args, common, report).await)
 }
 
@@ -215,7 +211,7 @@ fn object_id(number: u32) -> Result<ObjectId, BenchError> {
 
 /// Starts the servers of a measurement.
 async fn deploy(args: &Args, common: &Common, point: &Point) -> Result<Deployed, BenchError> {
-    let folder = args.folder.as_deref();
+    let folder = args.files.folder();
     let is_durable = point.durability == Durability::Always;
     Ok(match point.subject {
         Subject::Redis => Deployed::Peer(peer::redis::start(is_durable, folder).await?),
@@ -264,7 +260,7 @@ async fn prepare(args: &Args, point: &Point, store: &nacre::Store) -> Result<(Op
     }
 }
 
-/// Appends so many entries.
+/// Appends a number of entries.
 async fn fill(log: &Log, entries: u64, payload: &bytes::Bytes) -> Result<(), BenchError> {
     let mut appending = FuturesUnordered::new();
     for _ in 0..entries {
@@ -283,7 +279,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
     let window = args.window(point);
     if point.subject == Subject::Disk {
         let begun = crate::kit::machine::cpu_time();
-        let (entries, latencies) = disk::measure(point, args.folder.as_deref(), window)?;
+        let (entries, latencies) = disk::measure(point, args.files.folder(), window)?;
         let cpu = crate::kit::machine::cpu_time() - begun;
         return Ok(measurement(entries, window, &latencies, (cpu, None), Vec::new()));
     }
@@ -396,10 +392,10 @@ async fn check(point: &Point, log: &Log, tallies: &[ClientRecord]) -> Result<(),
     Ok(())
 }
 
-/// Recovers a log of so many small entries, again and again.
+/// Recovers a log of a number of small entries, again and again.
 async fn recover(args: &Args, common: &Common, entries: u64) -> Result<Recovery, BenchError> {
     let plan = ServerPlan::volatile(1);
-    let servers = Servers::start(&common.nacre()?, plan, args.folder.as_deref()).await?;
+    let servers = Servers::start(&common.nacre()?, plan, args.files.folder()).await?;
     let store = server::open(&servers.uri).await?;
     store.logs().map_err(failed)?.create(NAME, Shape { width: 4, unit: 1024 }).await.map_err(failed)?;
     let log = open_log(&store, Sequencing::Store).await?;

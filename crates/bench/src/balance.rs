@@ -27,8 +27,8 @@ use self::point::{Load, Measurement, Move, Point, SequencerRecord, System};
 use self::results::{RANKS_TARGET, Results};
 use self::share::Means;
 use self::simulate::Start;
+use crate::kit::arguments::FileArgs;
 use crate::kit::machine::load_average;
-use crate::kit::peer::validate_folder;
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
 use crate::kit::server::Durability;
@@ -110,12 +110,8 @@ pub struct Args {
     /// Folder for the figures
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     out: PathBuf,
-    /// File for the raw results, as JSON
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
-    /// Folder for the files of the store
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileArgs,
 }
 
 impl Args {
@@ -205,15 +201,14 @@ impl Args {
 /// # Errors
 /// [`BenchError`] if the study cannot run, a client saw an error, or a position was handed out twice.
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
-    validate_folder(args.folder.as_deref())?;
-    validate_folder(Some(&args.out))?;
+    args.files.check(Some(&args.out))?;
     args.check().map_err(BenchError::Usage)?;
     if common.store.is_some() {
         let text = "the study of balancing starts the servers that it needs; leave out --store";
         return Err(BenchError::Usage(text.into()));
     }
     let results = Results { load_at_start: load_average(), ..Results::default() };
-    let report = Report::new("balance", [], results, args.results.as_deref());
+    let report = Report::new("balance", [], results, args.files.results());
     study::run(report, common, async |report| measure(args, common, report).await)
 }
 
@@ -276,7 +271,7 @@ async fn measure_once(
     means: &Means,
     point: &Point,
 ) -> Result<Measurement, BenchError> {
-    let cluster = Cluster::start(program, means, point, args.folder.as_deref()).await?;
+    let cluster = Cluster::start(program, means, point, args.files.folder()).await?;
     let window = Duration::from_millis(point.before_ms + point.after_ms);
     let orders: Vec<Orders> = (0u32..)
         .zip(&point.clients)

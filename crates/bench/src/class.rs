@@ -20,9 +20,10 @@ pub(crate) use watchers::main as watchers_main;
 use self::client::{ClientRecord, Orders};
 use self::operation::{COUNTER, Operation, REDIS, STUDY, failed};
 use self::point::{Measurement, Point, Results};
+use crate::kit::arguments::FileArgs;
 use crate::kit::latency::Latencies;
 use crate::kit::machine::load_average;
-use crate::kit::peer::{self, redis, validate_folder};
+use crate::kit::peer::{self, redis};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
 use crate::kit::server::{self, Deployed, ServerPlan, Servers};
@@ -58,12 +59,8 @@ pub struct Args {
     /// Folder for the figures [default: none are drawn]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// File for the raw results, as JSON
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
-    /// Folder for the files of servers and peers
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileArgs,
 }
 
 /// A part of the study.
@@ -141,8 +138,7 @@ impl Args {
 /// # Errors
 /// [`BenchError`] if the study cannot run, or a call was lost or made twice.
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
-    validate_folder(args.folder.as_deref())?;
-    validate_folder(args.out.as_deref())?;
+    args.files.check(args.out.as_deref())?;
     let counts = [args.repetitions(), args.watchers()];
     if args.window().is_zero() || counts.contains(&0) || args.concurrency().contains(&0) {
         let text = "--window, --repeat, --watchers and --concurrency are greater than 0";
@@ -155,7 +151,7 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
         return Err(BenchError::Usage(text.into()));
     }
     let results = Results { load_at_start: load_average(), ..Results::default() };
-    let report = Report::new("class", [peer::redis::version()], results, args.results.as_deref());
+    let report = Report::new("class", [peer::redis::version()], results, args.files.results());
     study::run(report, common, async |report| measure(args, common, report).await)
 }
 
@@ -176,7 +172,7 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
         report.keep()?;
     }
     for repetition in 0..args.repetitions() {
-        let folder = args.folder.as_deref();
+        let folder = args.files.folder();
         if args.has(Part::Endless) {
             steps.step("endless calls", repetition)?;
             // Long enough for some of them.
@@ -208,7 +204,7 @@ async fn install(store: &nacre::Store) -> Result<(), BenchError> {
 }
 
 async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Measurement, BenchError> {
-    let (window, folder) = (args.window(), args.folder.as_deref());
+    let (window, folder) = (args.window(), args.files.folder());
     let mut digest = String::new();
     // A pool's servers are not the study's.
     let (deployed, place) = match (point.operation, &common.store) {

@@ -23,8 +23,9 @@ use tempfile::TempDir;
 use self::client::{ClientRecord, Orders};
 use self::point::{Event, Measurement, Point, Results, SequencerRecord, System};
 use self::proxy::Proxy;
+use crate::kit::arguments::FileArgs;
 use crate::kit::machine::{load_average, now_ns};
-use crate::kit::peer::{Peer, etcd, temporary_folder, validate_folder};
+use crate::kit::peer::{Peer, etcd, temporary_folder};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
 use crate::kit::server::{self, Daemon, Durability};
@@ -74,12 +75,8 @@ pub struct Args {
     /// Folder for the figures
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     out: PathBuf,
-    /// File for the raw results, as JSON
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
-    /// Folder for the files of servers and peers
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileArgs,
 }
 
 impl Args {
@@ -141,8 +138,7 @@ impl Args {
 /// # Errors
 /// [`BenchError`] if the study cannot run, a client saw an error, or a position was handed out twice.
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
-    validate_folder(args.folder.as_deref())?;
-    validate_folder(Some(&args.out))?;
+    args.files.check(Some(&args.out))?;
     let points = args.points();
     for point in &points {
         let window = Duration::from_millis(point.before_ms + point.after_ms);
@@ -154,7 +150,7 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     let has_peer = points.iter().any(|point| point.system == System::Etcd);
     let results = Results { load_at_start: load_average(), ..Results::default() };
     let report =
-        Report::new("failover", [has_peer.then(etcd::version).flatten()], results, args.results.as_deref());
+        Report::new("failover", [has_peer.then(etcd::version).flatten()], results, args.files.results());
     study::run(report, common, async |report| measure(args, common, &points, report).await)
 }
 
@@ -196,7 +192,7 @@ struct Deployed {
 
 impl Deployed {
     async fn start(args: &Args, program: &Path, point: &Point) -> Result<Deployed, BenchError> {
-        let folder = temporary_folder(args.folder.as_deref())?;
+        let folder = temporary_folder(args.files.folder())?;
         let place = match point.durability {
             Durability::Volatile => "mem:".to_owned(),
             _ => format!("file:{}", folder.path().join("store").display()),
@@ -263,7 +259,7 @@ async fn measure_nacre(args: &Args, program: &Path, point: &Point) -> Result<Mea
 }
 
 async fn measure_etcd(args: &Args, point: &Point) -> Result<Measurement, BenchError> {
-    let mut members = etcd::start_cluster(MEMBERS, args.folder.as_deref()).await?;
+    let mut members = etcd::start_cluster(MEMBERS, args.files.folder()).await?;
     let places = members.iter().map(|member| member.address.clone()).collect();
     let crew = Crew::start(CLIENT, &orders(point, places)).await?;
     run_crew(crew, point, async || {

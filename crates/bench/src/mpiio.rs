@@ -17,7 +17,8 @@ use crate::BenchError;
 use crate::kit::report::{Report, Results};
 use crate::kit::study::{Order, Repetitions, Steps, add, turns};
 
-/// Measures groups of points, those of a group by turns that begin with another one each time, and keeps what was measured after each group.
+/// Measures groups of points, those of a group by turns that begin with another one each time, and keeps what was measured after each
+/// group.
 ///
 /// # Errors
 /// Those of `measure`.

@@ -24,8 +24,8 @@ use self::committer::{Committer, Times};
 use self::point::{Distribution, Measurement, Point, Results, Way, quantile_us};
 use self::reflector::Reflector;
 use self::subscriber::{Answer, Orders, Seen, Work};
+use crate::kit::arguments::FileArgs;
 use crate::kit::machine::load_average;
-use crate::kit::peer::validate_folder;
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
 use crate::kit::server::{Durability, ServerPlan, Servers};
@@ -82,12 +82,8 @@ pub struct Args {
     /// Folder for the figures [default: none are drawn]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// File for the raw results, as JSON
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
-    /// Folder for the files of servers
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileArgs,
 }
 
 /// A part of the study.
@@ -196,8 +192,7 @@ const GOSSIP_FAN_OUT: u32 = 4;
 /// # Errors
 /// [`BenchError`] if the study cannot run, or a server ran another version than it said.
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
-    validate_folder(args.folder.as_deref())?;
-    validate_folder(args.out.as_deref())?;
+    args.files.check(args.out.as_deref())?;
     let counts =
         [u64::from(args.repetitions()), args.updates(), args.subscribers().into(), args.fan_out.into()];
     if counts.contains(&0) || args.servers().contains(&0) || args.window().is_zero() {
@@ -209,7 +204,7 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
         return Err(BenchError::Usage(text.into()));
     }
     let results = Results { load_at_start: load_average(), ..Results::default() };
-    let report = Report::new("propagate", [], results, args.results.as_deref());
+    let report = Report::new("propagate", [], results, args.files.results());
     study::run(report, common, async |report| measure(args, common, report).await)
 }
 
@@ -269,7 +264,7 @@ async fn simulate_all(args: &Args, report: &mut Report<Results>) -> Result<(), B
 /// Measures a way in which servers are told.
 async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Measurement, BenchError> {
     let plan = ServerPlan { durability: point.durability, ..ServerPlan::volatile(1) };
-    let store = Servers::start(&common.nacre()?, plan, args.folder.as_deref()).await?;
+    let store = Servers::start(&common.nacre()?, plan, args.files.folder()).await?;
     let orders: Vec<Orders> = (0..point.servers)
         .step_by(point.per_process as usize)
         .map(|first| Orders {
@@ -332,7 +327,7 @@ fn reflect(committer: &mut Committer, addresses: &[String]) -> Result<Reflector,
     Ok(reflector)
 }
 
-/// Makes so many updates, and has all servers wait for the last of them.
+/// Makes a number of updates, and has all servers wait for the last of them.
 async fn observe(
     crew: &mut Crew,
     committer: &mut Committer,

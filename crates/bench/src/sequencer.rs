@@ -19,8 +19,9 @@ use nacre_quantity::parse_time;
 use self::client::{ClientRecord, Orders};
 use self::failover::FailOver;
 use self::point::{Measurement, Point, Results, Series, Subject};
+use crate::kit::arguments::FileArgs;
 use crate::kit::latency::Latencies;
-use crate::kit::peer::{self, validate_folder};
+use crate::kit::peer;
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
 use crate::kit::server::{self, Deployed, Durability, ServerPlan, Servers};
@@ -62,12 +63,8 @@ pub struct Args {
     /// Folder for the figures
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     out: PathBuf,
-    /// File for the raw results, as JSON
-    #[arg(long, value_name = "FILE")]
-    results: Option<PathBuf>,
-    /// Folder for the files of servers and peers
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileArgs,
 }
 
 impl Args {
@@ -98,13 +95,12 @@ impl Args {
 /// # Errors
 /// [`BenchError`] if the study cannot run, or a position was handed out twice.
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
-    validate_folder(args.folder.as_deref())?;
-    validate_folder(Some(&args.out))?;
+    args.files.check(Some(&args.out))?;
     if args.window().is_zero() || args.repetitions() == 0 {
         return Err(BenchError::Usage("--window and --repeat are greater than 0".into()));
     }
     let peers = [peer::redis::version(), peer::etcd::version()];
-    let report = Report::new("sequencer", peers, Results::default(), args.results.as_deref());
+    let report = Report::new("sequencer", peers, Results::default(), args.files.results());
     study::run(report, common, async |report| measure(args, common, report).await)
 }
 
@@ -168,7 +164,7 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
 
 /// Starts the servers of a measurement.
 async fn deploy(args: &Args, common: &Common, point: &Point) -> Result<Deployed, BenchError> {
-    let folder = args.folder.as_deref();
+    let folder = args.files.folder();
     Ok(match point.subject {
         Subject::Nacre(policy) => {
             let plan = ServerPlan { durability: args.durability, ..ServerPlan::volatile(1) };

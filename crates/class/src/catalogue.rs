@@ -102,6 +102,10 @@ impl Catalogue {
 }
 
 /// Checks a class's name: letters, digits, `_` and `-`, beginning with a letter.
+///
+/// # Errors
+///
+/// A sentence that says what is wrong with the name.
 pub fn check_name(name: &str) -> Result<(), String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.len() > NAME_BYTES_MAX {

@@ -1,7 +1,7 @@
 //! Calls of methods in the OSDs of a Ceph cluster, beside the object that they are about.
 //!
 //! The client sends the text of the class with the call, bounded by [`rewrite`](crate::rewrite). Before it stands what
-//! scripts see: the same prelude as in this process, on functions in Lua (`osd.lua`) that read and change the object by the
+//! scripts see: the same prelude as in this process, on functions in Lua (`osd*.lua`) that read and change the object by the
 //! script that runs transactions in OSDs. So a call is one operation of RADOS, which changes everything or nothing.
 //!
 //! What a change may answer is 32 bytes. A method that changes something and says more is called twice: the first call
@@ -29,7 +29,13 @@ use crate::runtime::{Called, Request, exceeded, failed};
 use crate::{errno, vm};
 
 /// The functions that the prelude stands on in an OSD.
-const NATIVES: &str = concat!(include_str!("osd_pattern.lua"), include_str!("osd.lua"));
+const NATIVES: &str = concat!(
+    include_str!("osd_pattern.lua"),
+    include_str!("osd.lua"),
+    include_str!("osd_natives.lua"),
+    include_str!("osd_interface.lua"),
+    include_str!("osd_call.lua"),
+);
 /// The number of attempts after which a call is given up.
 const ATTEMPTS_MAX: u32 = 1000;
 /// The number of attempts after which a call waits for its turn.
@@ -70,7 +76,7 @@ pub trait Script: Send + Sync {
 pub struct ScriptRun {
     /// The object's version, if the script changed it.
     pub version: Option<u64>,
-    /// The answer; `None` if the object was changed and the answer got lost.
+    /// The answer; `None` if the object was changed and the answer was lost.
     pub output: Option<Bytes>,
 }
 
@@ -125,12 +131,12 @@ impl OsdRuntime {
             }
             let expected = prepared.as_ref().map(|(version, _)| *version);
             let Some(sent) = encode(request, expected, catalogue.epoch, &bounds) else {
-                let message = format!("class \"{}\" has no method of such a name", request.class);
+                let message = format!("class \"{}\" has no method of this name", request.class);
                 return Err(failed(request, errno::EOPNOTSUPP, Failure { message, ..Failure::default() }));
             };
             let ran = match loaded.script.run(request.object, &sent).await {
                 Err(error) if error.kind == ErrorKind::Unsupported => {
-                    tracing::debug!(%error, "the method does without OSDs");
+                    tracing::debug!(%error, "the OSDs do not run the method");
                     return Ok(None);
                 }
                 ran => ran?,
@@ -144,7 +150,7 @@ impl OsdRuntime {
                 };
                 let Some(called) = called else {
                     let text = format!(
-                        "{}.{} took effect on object \"{}\", at version {version}, and its output got lost",
+                        "{}.{} took effect on object \"{}\", at version {version}, and its output was lost",
                         request.class, request.method, request.object
                     );
                     return Err(StoreError::new(ErrorKind::Unknown, text).into());

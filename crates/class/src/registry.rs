@@ -126,7 +126,7 @@ impl StoreRegistry {
                         }
                     };
                     let class = match seen.classes.get(&name) {
-                        // What has not changed stays compiled. Versions alone do not tell: they begin anew when the object was
+                        // What has not changed stays compiled. Versions alone do not tell: they start over when the object was
                         // removed.
                         Some(class) if class.is(&record) => class.clone(),
                         _ => {

@@ -147,7 +147,7 @@ fn tokens(text: &[u8]) -> Result<Vec<Token>, Wrong> {
             }
             _ => match SYMBOLS.iter().find(|symbol| rest.starts_with(symbol.as_bytes())) {
                 Some(symbol) => (Kind::Symbol, at + symbol.len()),
-                None => return Err((at, format!("byte {byte} begins nothing of Lua's language"))),
+                None => return Err((at, format!("byte {byte} does not begin a token of Lua"))),
             },
         };
         if kind == Kind::Text && end - at > LITERAL_BYTES_MAX {
@@ -234,7 +234,7 @@ fn number_end(text: &[u8], start: usize) -> Result<usize, Wrong> {
     Ok(at)
 }
 
-/// A change of the text: at a place, so many bytes are replaced. Those of one place are made in the order in which they came.
+/// A change of the text: at a place, a number of bytes are replaced. Those of one place are made in the order in which they came.
 struct Edit {
     at: usize,
     removed: usize,
@@ -359,7 +359,7 @@ impl<'a> Parser<'a> {
         self.counted(0, Self::block)?;
         match self.token().kind {
             Kind::End => Ok(()),
-            _ => self.wrong("the text goes on behind its end"),
+            _ => self.wrong("the text continues after its end"),
         }
     }
 
@@ -524,7 +524,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Parses `do`, a block with a counter, and `end`. The counter also pays for a condition of so many tokens, which is looked
+    /// Parses `do`, a block with a counter, and `end`. The counter also pays for a condition of some tokens, which is looked
     /// at as often.
     fn loop_body(&mut self, condition_tokens: usize) -> Result<(), Wrong> {
         let head = self.expect("do")?;
@@ -563,7 +563,7 @@ impl<'a> Parser<'a> {
         if !self.is("=") && !self.is(",") {
             return match is_call {
                 true => Ok(()),
-                false => self.wrong("an expression is no statement"),
+                false => self.wrong("an expression is not a statement"),
             };
         }
         loop {

@@ -125,7 +125,7 @@ impl Default for Runtime {
 }
 
 impl Runtime {
-    /// Creates a runtime with so many machines; as many methods run at the same time.
+    /// Creates a runtime with a number of machines; as many methods run at the same time.
     pub fn new(machines: usize) -> Self {
         Self {
             machines: Machines::new(machines),

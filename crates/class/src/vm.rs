@@ -371,9 +371,10 @@ impl Vm {
     fn returned(&self) -> Ended {
         match self.stack().to_integer(-1) {
             Some(value) if i32::try_from(value).is_ok() => Ended::Returned(value),
-            Some(value) => {
-                Ended::Failed(errno::EIO, format!("the method returned {value}, which is no 32-bit integer"))
-            }
+            Some(value) => Ended::Failed(
+                errno::EIO,
+                format!("the method returned {value}, which is not a 32-bit integer"),
+            ),
             None => {
                 let kind = self.stack().kind(-1).name();
                 Ended::Failed(

@@ -74,7 +74,7 @@ pub struct Seen {
 }
 
 impl Watch {
-    /// Takes in what was seen at all servers, after the last look was complete. Returns the cycles that no look has shown
+    /// Handles what was seen at all servers, after the last look was complete. Returns the cycles that no look has shown
     /// before. A cycle that one server sees alone is that server's to report.
     pub fn look(&mut self, seen: impl IntoIterator<Item = Seen>) -> Vec<Vec<SessionId>> {
         let seen: BTreeSet<Seen> = seen.into_iter().collect();

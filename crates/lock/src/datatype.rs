@@ -38,7 +38,7 @@ pub struct FileView {
 /// A datatype: a tree of MPI's constructors over elements of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datatype {
-    /// A predefined type of so many bytes, without a hole. `Bytes(1)` is `MPI_BYTE`.
+    /// A predefined type of this many bytes, without a hole. `Bytes(1)` is `MPI_BYTE`.
     Bytes(u64),
     /// `MPI_Type_contiguous`: copies at the distance of the extent.
     Contiguous {

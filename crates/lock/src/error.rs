@@ -34,7 +34,7 @@ pub enum PatternError {
     TooManyItems,
     /// Interleaved parts form no regular pattern, and unrolling them would take too long.
     #[error(
-        "the parts of the pattern interleave without a common rhythm; unrolled they are more than {pieces_max} pieces"
+        "the parts of the pattern interleave without a common period; unrolled they are more than {pieces_max} pieces"
     )]
     TooIrregular {
         /// The limit that is exceeded.
@@ -72,7 +72,7 @@ pub enum PatternError {
     Restricted,
     /// The server's part of the pattern cannot be found in bounded time.
     #[error(
-        "the strides of the pattern and the stripes of the file have no common rhythm on several levels; \
+        "the strides of the pattern and the stripes of the file have no common period on several levels; \
          lock the pattern in parts"
     )]
     EvadesStripes,

@@ -150,7 +150,7 @@ pub enum Refusal {
         epoch: u64,
     },
     /// The session's lease lapsed or an administrator broke it, and its locks are being taken away.
-    #[error("the session's lease is gone, and its locks with it")]
+    #[error("the session's lease has lapsed, and its locks are lost")]
     Lapsed,
     /// The server knows no such request, and was not told what it asks for.
     #[error("the session has no lock request with this number")]

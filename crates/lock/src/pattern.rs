@@ -76,7 +76,7 @@ pub enum Search {
 
 /// A set of bytes of a file.
 ///
-/// Its *regions* are its maximal ranges of bytes in a row: two of them never touch. (Of a pattern that is restricted
+/// Its *regions* are its maximal ranges of consecutive bytes: two of them never touch. (Of a pattern that is restricted
 /// to a server among several, and of one that is cut at an offset, they are what is left of the regions.)
 ///
 /// Copies share what they can, so that they are cheap.
@@ -160,7 +160,7 @@ impl Pattern {
         self.count(u64::MAX).map_or(0, |count| count.bytes)
     }
 
-    /// Returns the numbers of regions and bytes, if that takes no more than so many steps.
+    /// Returns the numbers of regions and bytes, if that takes no more than the given number of steps.
     ///
     /// One step suffices, unless the pattern is restricted to a server. Then the number of steps grows with the number
     /// of stripes, or with the number of copies after which copies and stripes fall together again, whichever is less.
@@ -282,7 +282,7 @@ impl Pattern {
         let mut search = Searcher { steps: u64::MAX };
         match self.meet(other, from, &mut search) {
             ControlFlow::Continue(found) => found.map(|offset| offset as u64),
-            // So many steps are never used up.
+            // This many steps are never used up.
             ControlFlow::Break(_) => None,
         }
     }
@@ -344,7 +344,7 @@ impl Pattern {
     fn nearest_at_last(&self, from: i64, mirrored: bool) -> Option<i64> {
         match self.nearest(from, mirrored, &mut Searcher { steps: u64::MAX }) {
             ControlFlow::Continue(found) => found,
-            // So many steps are never used up.
+            // This many steps are never used up.
             ControlFlow::Break(_) => None,
         }
     }

@@ -145,7 +145,7 @@ impl State {
         self.changed.notify_waiters();
     }
 
-    /// Takes in that the session ends: nothing can be relied on from now on.
+    /// Notes that the session ends: nothing can be relied on from now on.
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.changed.notify_waiters();
@@ -239,7 +239,7 @@ impl Session {
         let deadline = deadline.and_then(|wait| Instant::now().checked_add(wait));
         let (reply, answer) = oneshot::channel();
         let number = self.inner.tickets.fetch_add(1, Ordering::Relaxed) + 1;
-        // Dropped unless the lock is had: then it ends the wait, or releases what was granted meanwhile.
+        // Dropped unless the lock is held: then it ends the wait, or releases what was granted meanwhile.
         let ticket = Ticket { inner: self.inner.clone(), number, over: Arc::default() };
         let Request { mode, method, protocol, wait, .. } = *request;
         let order = Order {

@@ -6,10 +6,10 @@
 //!
 //! The paper leaves failures open. Here:
 //!
-//! - A client has a *session* at each server, with a lease that it renews. When the lease lapses, its shared locks go at once (when
-//!   an administrator breaks the session, at the time at which it would have lapsed). Bytes that it holds exclusively stay locked until the session's *fence* is durable at
-//!   every object of the file ([`Output::Raise`], then [`Server::fenced`]), so what a paused client writes later is
-//!   refused. The fence names the session, so holders of other bytes are not shut out.
+//! - A client has a *session* at each server, with a lease that it renews. When the lease lapses, its shared locks go at once (when an
+//!   administrator breaks the session, at the time at which it would have lapsed). Bytes that it holds exclusively stay locked until the
+//!   session's *fence* is durable at every object of the file ([`Output::Raise`], then [`Server::fenced`]), so what a paused client writes
+//!   later is refused. The fence names the session, so holders of other bytes are not shut out.
 //! - Before a session is told of its first exclusive grant in a file, a [`Record`] of session and file is durable. A restarted
 //!   server gets the records of its predecessor. For a grace period it grants nothing and takes asserted locks, exclusive ones
 //!   only of who is on record, and a session of which it cannot take one is lost. Sessions that did
@@ -409,7 +409,7 @@ impl Server {
         Token { epoch: self.settings.epoch, number }
     }
 
-    /// Tells those that have been woken in a file, and looks for cycles among those that wait anew.
+    /// Tells those that have been woken in a file, and looks for cycles among those that wait again.
     fn wake(&mut self, file: &FileName, woken: Vec<ResumedRequest>, out: &mut Vec<Output>) {
         for ResumedRequest { request, progress, exhausted } in woken {
             if exhausted {
@@ -425,13 +425,13 @@ impl Server {
         }
     }
 
-    /// Gives a call, and what follows until the next one, its steps.
+    /// Gives a call, and what follows until the next one, its budget of steps.
     fn give_steps(&mut self) {
         self.budget = Budget::new();
         self.cycle_steps = 0;
     }
 
-    /// Takes in that a table may have work left over.
+    /// Notes that a table may have work left over.
     fn note_left_over(&mut self, name: &FileName) {
         if let Some(file) = self.files.get_mut(name)
             && file.table.has_left_over()
@@ -483,7 +483,7 @@ impl Server {
         Ok(progress)
     }
 
-    /// Ends the wait of a request. Its call is answered, so that nobody keeps it for ever.
+    /// Ends the wait of a request. Its call is answered, so that nobody keeps it forever.
     fn stop_waiting(&mut self, key: RequestKey, out: &mut Vec<Output>) {
         self.answer(key, Reply::Refused(Refusal::Released), out);
         _ = self.give_back(key, OFFSET_MAX, out);

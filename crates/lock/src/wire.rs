@@ -70,7 +70,7 @@ pub struct ServerSlot {
     pub server: u32,
     /// The number of servers.
     pub servers: u32,
-    /// The bytes of a file in a row that are one server's.
+    /// The number of consecutive bytes of a file that are one server's.
     pub stripe_bytes: u64,
 }
 

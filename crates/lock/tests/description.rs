@@ -195,7 +195,7 @@ fn the_last_byte_of_a_file_can_be_locked_and_the_one_behind_it_cannot() {
 }
 
 #[test]
-fn enormous_counts_of_regular_patterns_are_no_burden() {
+fn enormous_regular_patterns_take_little_memory_and_are_compared() {
     assert_eq!(regions("contiguous(count=4611686018427387904)"), [(0, 1 << 62)]);
     let pattern = Pattern::new(&parsed("vector(count=2305843009213693952, stride=3)")).unwrap();
     assert_eq!(pattern.region_count(), 1 << 61);
@@ -246,7 +246,7 @@ fn regular_lists_become_runs_that_take_no_more_memory_than_the_datatype() {
 
 /// Ranks that share a file by rows, columns, blocks or turns never meet, and together have all of it.
 #[test]
-fn the_parts_of_a_distributed_array_are_disjoint_and_whole() {
+fn the_parts_of_a_distributed_array_are_disjoint_and_cover_it() {
     for distributions in ["block, block", "cyclic(3), block", "cyclic, cyclic(5)", "none, cyclic(2)"] {
         let rows = if distributions.starts_with("none") { 1 } else { 4 };
         let part = |rank| {
@@ -342,7 +342,7 @@ fn hostile_descriptions_are_refused_or_served_in_bounded_time_and_memory() {
     let many = Description::List(vec![Region::new(0, 1); ITEMS_MAX + 1]);
     assert_eq!(Description::decode(&many.encode()), Err(PatternError::TooManyItems));
     assert_eq!(Pattern::new(&many).unwrap_err(), PatternError::TooManyItems);
-    // Runs of strides without a common rhythm, whose union has no short description: each level interleaves.
+    // Runs of strides without a common period, whose union has no short description: each level interleaves.
     let strides = [10_007, 10_009, 10_037, 10_039, 10_061, 10_067, 10_069, 10_079];
     let mut lattice = Datatype::byte();
     for stride in strides {
@@ -381,7 +381,7 @@ fn nested(levels: usize) -> Datatype {
 }
 
 #[test]
-fn patterns_of_few_nodes_and_many_leaves_are_handled_by_their_nodes() {
+fn patterns_of_few_nodes_and_many_leaves_take_the_memory_of_their_nodes() {
     const LEVELS: usize = 22;
     let pattern = Pattern::new(&nested(LEVELS).at(0)).unwrap();
     assert_eq!(pattern.count(u64::MAX).unwrap().bytes, 3_u64.pow(LEVELS as u32));

@@ -91,7 +91,7 @@ fn unrolled_tables_do_the_same() {
 }
 
 #[test]
-fn larger_systems_hold_too_where_there_is_time() {
+fn larger_systems_hold_too_if_states_are_given() {
     let Some(_) = states_max() else { return };
     use Mode::{Exclusive, Shared};
     for protocol in PROTOCOLS {

@@ -87,7 +87,7 @@ fn locks_exclude_and_everybody_finishes_whatever_fails() {
 }
 
 #[test]
-fn nobody_is_lost_because_records_cannot_be_written() {
+fn no_session_is_lost_while_records_cannot_be_written() {
     for seed in seeds(60, 40) {
         let plan = Plan { only_records: true, ..plan_of(seed) };
         let counts = run(&plan, seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));

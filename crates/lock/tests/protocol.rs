@@ -208,7 +208,7 @@ fn a_two_phase_round_takes_nothing_beyond_the_second_least_offset() {
 }
 
 #[test]
-fn who_does_not_wait_holds_all_or_nothing() {
+fn an_operation_that_does_not_wait_holds_all_or_nothing() {
     for method in METHODS {
         for protocol in PROTOCOLS {
             let mut cluster = Cluster::new(3, 10);

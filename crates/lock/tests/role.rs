@@ -1,198 +1,31 @@
 //! The lock server behind real sockets: sessions and their connections, late calls, cut networks, restarts.
 
-use std::future::poll_fn;
+#[path = "role/kit.rs"]
+mod kit;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
-use nacre_lock::message::{Call, LockSpec, Refusal, Reply};
-use nacre_lock::remote::{Lock, LockError, Request, Session};
+use bytes::Bytes;
+use kit::{
+    Daemon, LEASE, PATIENCE, SHORT_LEASE, acquire, acquire_at, attach, attempt, call, event, is_held, link,
+    patient, whole,
+};
+use nacre_lock::message::{Call, Refusal, Reply};
+use nacre_lock::remote::{LockError, Request, Session};
 use nacre_lock::role::{LockRole, Options};
 use nacre_lock::table::Mode;
-use nacre_lock::wire::{self, Attach};
-use nacre_lock::{Datatype, Pattern, Stripe};
+use nacre_lock::{Datatype, Stripe};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
     Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
 };
-use nacre_rpc::client::{self, Event, Host, Link, LinkOptions, Subscription};
-use nacre_rpc::{Address, MessageKind, Outbox, ServeOptions, Server, ServerLimits, Services, control};
+use nacre_rpc::client::LinkOptions;
+use nacre_rpc::{Address, ServeOptions, Server, ServerLimits, Services};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-
-const LEASE: Duration = Duration::from_secs(20);
-/// The time that something may take on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// A lease whose end, or whose renewals, a test waits for. No thread stands still for so long.
-const SHORT_LEASE: Duration = Duration::from_secs(15);
-
-/// A lock server on a port of its own, with a store that outlives it.
-struct Daemon {
-    role: Option<LockRole>,
-    server: Option<Server>,
-    store: Arc<MemoryStore>,
-}
-
-impl Daemon {
-    fn start(store: Arc<MemoryStore>, lease: Duration, server: u32, servers: u32) -> Daemon {
-        Daemon::on(store.clone(), store, lease, server, servers)
-    }
-
-    /// Starts one with its records in a store of their own.
-    fn on(
-        records: Arc<dyn ObjectStore>,
-        store: Arc<MemoryStore>,
-        lease: Duration,
-        server: u32,
-        servers: u32,
-    ) -> Daemon {
-        Daemon::with_limits(records, store, lease, server, servers, ServerLimits::default())
-    }
-
-    fn with_limits(
-        records: Arc<dyn ObjectStore>,
-        store: Arc<MemoryStore>,
-        lease: Duration,
-        server: u32,
-        servers: u32,
-        limits: ServerLimits,
-    ) -> Daemon {
-        let options = Options {
-            stripe: Stripe { bytes: 4096, servers, server },
-            lease,
-            indexing: Default::default(),
-            records,
-            ledger: format!("ledger-{server}").parse().unwrap(),
-            volatile: false,
-            objects: store.clone(),
-        };
-        let role = LockRole::start(options).unwrap();
-        let serve = ServeOptions {
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            open: true,
-            limits,
-            services: Services::new().with(role.service()),
-            ..Default::default()
-        };
-        Daemon { role: Some(role), server: Some(Server::start(serve).unwrap()), store }
-    }
-
-    fn alone() -> Daemon {
-        Daemon::start(Arc::default(), LEASE, 0, 1)
-    }
-
-    fn address(&self) -> Address {
-        self.server.as_ref().unwrap().addresses()[0].clone()
-    }
-
-    async fn session(&self) -> Session {
-        Session::begin(vec![self.address()], patient()).await.unwrap()
-    }
-
-    fn stop(&mut self) {
-        self.server.take().unwrap().stop();
-        self.role.take().unwrap().stop();
-    }
-}
-
-fn patient() -> LinkOptions {
-    LinkOptions { connect_timeout: PATIENCE, ..Default::default() }
-}
-
-fn whole(mode: Mode) -> Request {
-    Request::new(0..1 << 20, mode)
-}
-
-/// Tries to lock without a wait, again where the server did not answer in time, as one on a busy machine may not.
-async fn attempt(session: &Session, file: &[u8], request: Request) -> Result<Lock, LockError> {
-    let request = request.without_wait();
-    for _ in 0..20 {
-        match session.lock(file, &request).await {
-            Err(LockError::Unanswered) => {}
-            ended => return ended,
-        }
-    }
-    session.lock(file, &request).await
-}
-
-/// A request as it is: a kind and a body.
-struct Raw(MessageKind, Bytes);
-
-impl client::Request for Raw {
-    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
-        assert!(control::put_body(outbox, self.0, id, &self.1).is_ok());
-        Ok(())
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-}
-
-fn link(host: &Daemon) -> Arc<Link> {
-    Link::new(host.address(), (), Arc::new(patient()), Arc::new(Host::new(false)))
-}
-
-fn body(put: impl FnOnce(&mut Outbox)) -> Bytes {
-    let (mut outbox, mut bytes) = (Outbox::default(), BytesMut::new());
-    put(&mut outbox);
-    outbox.copy_to(&mut bytes);
-    nacre_rpc::frame::take(&mut bytes).unwrap().unwrap().body
-}
-
-async fn attach(link: &Arc<Link>, session: u64, connection: u64) -> Result<Subscription<Raw>, StoreError> {
-    let attach = Attach { session, connection };
-    let request = Raw(wire::ATTACH, body(|outbox| wire::put_attach(outbox, 1, &attach)));
-    let (frame, subscription) = Subscription::start(link.clone(), request).await?;
-    subscription.ok_or_else(|| control::get_failure(&frame).unwrap())
-}
-
-/// Sends a call, numbered. Returns its reply, or nothing if it is to come as an event.
-async fn call(link: &Arc<Link>, number: u64, call: Call) -> Result<Option<Reply>, StoreError> {
-    let description = match &call {
-        Call::Acquire { spec: Some(spec), .. } => wire::described(&spec.pattern, None).unwrap(),
-        _ => Bytes::new(),
-    };
-    let kind = match &call {
-        Call::Open => wire::OPEN,
-        Call::Acquire { .. } => wire::ACQUIRE,
-        Call::Release { .. } => wire::RELEASE,
-        other => panic!("{other:?}"),
-    };
-    let body = body(|outbox| wire::put_call(outbox, 1, number, &call, &description).unwrap());
-    let mut call = client::Call::start(link.clone(), Raw(kind, body));
-    let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
-    match frame.kind {
-        MessageKind::ERROR => Err(control::get_failure(&frame).unwrap()),
-        wire::WAITING => Ok(None),
-        kind => Ok(Some(wire::get_reply(kind, &frame.body).unwrap())),
-    }
-}
-
-async fn event(subscription: &mut Subscription<Raw>) -> (u64, Reply) {
-    match subscription.next().await {
-        Some(Ok(Event::Pushed(payload))) => wire::get_event(&payload).unwrap(),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Asks for the first 10 bytes.
-fn acquire(request: u64) -> Call {
-    acquire_at(request, 0)
-}
-
-/// Asks for 10 bytes.
-fn acquire_at(request: u64, offset: u64) -> Call {
-    let pattern = Pattern::contiguous(offset, 10).unwrap();
-    let spec = LockSpec { file: "f".into(), operation: request, mode: Mode::Exclusive, pattern };
-    Call::Acquire { request, spec: Some(spec), until: Some(1 << 40) }
-}
-
-fn is_held(reply: &Reply) -> bool {
-    matches!(reply, Reply::Acquired { progress, .. } if progress.next.is_none())
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_call_over_an_earlier_connection_is_refused() {
@@ -293,7 +126,7 @@ async fn a_grace_period_that_is_over_is_not_repeated_by_the_next_server() {
 }
 
 #[test]
-fn a_server_whose_store_is_gone_with_it_gives_no_number_again() {
+fn a_server_of_a_volatile_store_reuses_no_numbers_after_a_restart() {
     let start = || {
         let store = Arc::<MemoryStore>::default();
         LockRole::start(Options {
@@ -646,7 +479,7 @@ async fn the_end_of_a_lease_fences_the_session_in_the_files_that_it_held() {
 
 /// Grants that arrive around the end of a wait: whoever is told of one keeps it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_granted_as_the_wait_ends_is_had_or_not_had() {
+async fn a_lock_granted_as_its_wait_ends_is_held_or_left_to_others() {
     const WAIT: Duration = Duration::from_millis(10);
     let host = Daemon::alone();
     let (holder, waiter) = (host.session().await, host.session().await);

@@ -103,7 +103,7 @@ fn a_grant_comes_after_the_record_of_its_file_and_tokens_grow() {
 }
 
 #[test]
-fn exclusive_bytes_of_a_lapsed_session_are_granted_anew_only_behind_its_fence() {
+fn exclusive_bytes_of_a_lapsed_session_are_granted_only_after_it_is_fenced() {
     let mut trial = Trial::new();
     trial.open(&[A, B]);
     trial.call(A, lock(1, "f", Mode::Exclusive, 0, 10));
@@ -286,7 +286,7 @@ fn a_session_that_came_back_but_did_not_assert_everything_is_fenced() {
 }
 
 #[test]
-fn a_session_that_was_broken_before_a_restart_asserts_nothing_that_may_be_anothers() {
+fn a_session_broken_before_a_restart_cannot_assert_its_locks() {
     // It was fenced, the other one had its bytes, and then the server died: it knows nothing of that yet.
     let mut trial = restarted(&[(B, &["f"])]);
     trial.open(&[A, B]);

@@ -372,7 +372,7 @@ fn ten_thousand_waiters_get_one_byte_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn locks_that_are_asserted_anew_are_held_unless_they_conflict() {
+fn locks_that_are_asserted_again_are_held_unless_they_conflict() {
     for indexing in INDEXINGS {
         let mut table = table(indexing);
         let strided = Pattern::new(&Datatype::byte().vector(16, 1, 4).at(0)).unwrap();

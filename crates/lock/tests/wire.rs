@@ -108,7 +108,7 @@ fn calls_are_the_bytes_of_the_page() {
 }
 
 #[test]
-fn replies_are_the_bytes_of_the_page_and_come_as_events_too() {
+fn replies_and_events_have_the_documented_bytes() {
     for (value, code, wanted) in replies() {
         let (kind, body) = wire::reply(&value);
         assert_eq!((kind.service, kind.code, hex(&body)), (4, code, wanted.to_owned()), "{value:?}");
@@ -120,7 +120,7 @@ fn replies_are_the_bytes_of_the_page_and_come_as_events_too() {
 }
 
 #[test]
-fn sessions_and_places_are_the_bytes_of_the_page() {
+fn sessions_and_places_have_the_documented_bytes() {
     let attach = Attach { session: 77, connection: 3 };
     let sent = frame(|outbox| wire::put_attach(outbox, 1, &attach));
     assert_eq!((sent.kind, hex(&sent.body)), (wire::ATTACH, "4d000000000000000300000000000000".to_owned()));
@@ -160,7 +160,7 @@ fn bodies_that_are_cut_or_longer_are_refused() {
 }
 
 #[test]
-fn enormous_and_malformed_patterns_are_refused_and_no_violation() {
+fn enormous_and_malformed_patterns_are_refused_without_ending_the_connection() {
     let with = |description: Vec<u8>| {
         let call = Call::Acquire { request: 1, spec: Some(spec(Mode::Exclusive)), until: None };
         let frame = frame(|outbox| wire::put_call(outbox, 1, 9, &call, &description.into()).unwrap());

@@ -288,7 +288,7 @@ impl Node {
     /// Shows `release` all entries below the node, which goes.
     fn release_all(&mut self, release: &mut impl FnMut(&Entry), counts: &mut Counts) {
         match self {
-            // One that was cut and is empty is counted no more.
+            // One that was cut and is empty is not counted any more.
             Self::Leaf(leaf) if leaf.is_empty() => {}
             Self::Leaf(leaf) => {
                 counts.sub(leaf);
@@ -449,8 +449,8 @@ const GUESS_STEPS: usize = 8;
 
 /// Returns the index of the first entry of a leaf that ends behind `start`.
 ///
-/// Pieces of a fork are spread evenly more often than not. A search from the place where an entry stands then reads three cache lines, one by
-/// halves reads six, and nearly all of the time is spent waiting for them. Where the guess is far off, halves are searched after all.
+/// Pieces of a fork are spread evenly more often than not. A search from the place where an entry stands then reads three cache lines, one
+/// by halves reads six, and nearly all of the time is spent waiting for them. Where the guess is far off, halves are searched after all.
 pub fn first_behind(leaf: &[Entry], start: u64) -> usize {
     let (Some(first), Some(last)) = (leaf.first(), leaf.last()) else { return 0 };
     if last.end() <= start {

@@ -308,7 +308,7 @@ impl Engine {
             }
             Ok(())
         };
-        // Made so long at once, if that can be had, rather than bit by bit.
+        // Allocated at this length at once, if possible, rather than bit by bit.
         let _ = self.extend_file_of_snapshot(&*file, self.snapshot_bytes_likely());
         let mut frames = Frames::new(FrameBinding::new(&self.identity));
         frames.frame(FRAME_HEADER, &header.encode());

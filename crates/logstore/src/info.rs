@@ -196,7 +196,7 @@ mod tests {
         let (send, answer) = std::sync::mpsc::channel();
         let asking = store.clone();
         std::thread::spawn(move || send.send((asking.info().objects, asking.failure())));
-        // Should it wait for an object, it waits for ever.
+        // Should it wait for an object, it waits forever.
         let answer = answer.recv_timeout(std::time::Duration::from_secs(60));
         drop(shards);
         assert_eq!(answer, Ok((0, None)));

@@ -219,6 +219,10 @@ impl LogStore {
     }
 
     /// Checks a store that is not open on a disk. See [`LogStore::scrub_closed`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogStore::scrub_closed`].
     pub fn scrub_closed_on(
         disk: Arc<dyn Disk>,
         progress: impl FnMut(ScrubProgress),
@@ -227,6 +231,10 @@ impl LogStore {
     }
 
     /// Repairs a store on a disk. See [`LogStore::repair`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogStore::repair`].
     pub fn repair_on(
         disk: Arc<dyn Disk>,
         options: Options,
@@ -238,6 +246,11 @@ impl LogStore {
     }
 
     /// Opens the store on a disk.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if an option is outside of its limits, `Io` if a thread cannot be started, and the errors of recovery about its
+    /// files.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self, StoreError> {
         Self::open_with(disk, options, sync::spawn)
     }
@@ -335,17 +348,29 @@ impl LogStore {
 
     /// Reads and checks every byte that the store wrote. Blocks; transactions continue. There is nothing to check in a volatile
     /// store.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the log, if a write or a sync fails meanwhile. What is damaged is in the report.
     pub fn scrub(&self, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
         self.owner.engine.scrub(progress)
     }
 
     /// Cleans until hardly any garbage is left, and writes the index. Blocks; transactions continue. Does nothing in a
     /// volatile store, which has no garbage.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the log, if a write or a sync fails; those of the files that are cleaned and of the snapshot.
     pub fn compact(&self) -> Result<(), StoreError> {
         self.owner.engine.compact()
     }
 
     /// Writes the index. Blocks; transactions continue. Does nothing in a volatile store.
+    ///
+    /// # Errors
+    ///
+    /// `Io` or `OutOfSpace` if the snapshot cannot be written; the failure of the log, if there is one.
     pub fn snapshot(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;
         if engine.memory.is_some() {

@@ -196,7 +196,7 @@ impl Maintenance {
         drop(requests);
         for waiting in done {
             let result = result.clone().map(|purpose| purpose.max(waiting.wanted.purpose));
-            // Whoever waited may have lost interest.
+            // The waiter may have lost interest.
             let _ = waiting.sender.send(result);
         }
     }
@@ -221,7 +221,7 @@ impl Maintenance {
         log.add_credit(credit_bytes);
         drop(requests);
         for waiting in served {
-            // Whoever waited may have lost interest.
+            // The waiter may have lost interest.
             let _ = waiting.sender.send(Ok(Purpose::Paced));
         }
     }

@@ -80,7 +80,7 @@ pub trait Persistence {
     /// Notes that the index no longer refers to a piece of a chunk.
     fn release(&mut self, piece: &Entry, chunk: &Chunk);
 
-    /// May give the pieces of a map other places, after some were released. Their ranges and versions stay.
+    /// Moves the pieces of a map to other places if that is worthwhile, after some were released. Their ranges and versions stay.
     fn tidy(&mut self, _: &mut ExtentMap) {}
 }
 

@@ -29,7 +29,7 @@ impl Readers {
     ) -> Result<T, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let job: Job = Box::new(move || {
-            // Whoever asked may have lost interest.
+            // The caller may have lost interest.
             let _ = sender.send(job());
         });
         let gone = || StoreError::new(ErrorKind::Io, "cannot start a thread to read from the disk");

@@ -38,7 +38,7 @@ pub struct KeptWrites {
 }
 
 impl KeptWrites {
-    /// Takes in the body of a frame of padding; `None` if it cannot be decoded. What later versions may keep in padding
+    /// Reads the body of a frame of padding; `None` if it cannot be decoded. What later versions may keep in padding
     /// is skipped.
     pub(crate) fn add(&mut self, body: Bytes) -> Option<()> {
         if body.first() == Some(&PADDING_WRITES) {
@@ -131,7 +131,7 @@ pub fn window(table: &SegmentTable, header: &SnapshotHeader, kept: KeptWrites, m
         }
         window.recover(first, &writes);
     }
-    // What was before the window's beginning is of no use: a repair may have counted anew.
+    // What was before the window's beginning is of no use: a repair may have started the count over.
     let begin = kept.begin.unwrap_or(0).max(tokens.saturating_sub(most as u64)).min(tokens);
     if window.begin() > begin {
         let mut again = None;

@@ -149,7 +149,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     }
     let is_lost = !damages.is_empty() || files.iter().any(|(name, _)| repair::is_snapshot_set_aside(name));
     if header.is_none() && is_lost {
-        // A snapshot that is lost may have counted from where a repair began anew.
+        // A snapshot that is lost may have counted from where a repair started over.
         let tokens = recall::fresh_position(engine.log.tokens());
         engine.log.set_tokens(tokens);
         *engine.window.lock() = Window::new(engine.options.window_writes(), tokens);

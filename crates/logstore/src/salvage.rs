@@ -184,7 +184,7 @@ pub fn rebuild(
     let floor = engine.floor_to_be_safe();
     engine.log = Arc::new(Log::new(store, options.committer, options.durability, tail, sequence));
     engine.log.set_floor(floor);
-    // Records that are lost may have had tokens, so the window begins anew.
+    // Records that are lost may have had tokens, so the window starts over.
     let tokens = recall::fresh_position(base.newest.map_or(0, |newest| newest.tokens));
     engine.log.set_tokens(tokens);
     *engine.window.lock() = Window::new(engine.options.window_writes(), tokens);

@@ -157,7 +157,7 @@ impl Shard {
             let Ok(mut entry) = found else { continue };
             let node = &mut entry.get_mut().node;
             // One that was queued, existed again and was removed at a version far above all others is covered by no floor that
-            // this shard asks for: in front of the queue, it would hold up all others for ever.
+            // this shard asks for: in front of the queue, it would hold up all others forever.
             let is_remembered = node.version > FLOOR_MAX.min(self.removed_version_max.max(floor));
             if !node.leaves_a_version_only() || is_remembered {
                 // It exists again, or must be remembered.

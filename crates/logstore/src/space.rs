@@ -414,7 +414,7 @@ impl Engine {
         loop {
             let (there, enough) = match wanted.record_bytes {
                 0 => (self.log.has_ready(), self.reserve_is_full()),
-                // Whoever has to wait for his turn needs no more room for that.
+                // A writer that has to wait for its turn needs no more room for that.
                 bytes => (
                     self.log.has_segment(bytes),
                     self.log.has_space(bytes, wanted.purpose.max(Purpose::Paced)),
@@ -450,7 +450,7 @@ impl Engine {
         let file = match pool.spares.pop_if(|_| capacity == self.segment_bytes()) {
             Some(spare) => match self.disk.rename(&spare.name, &name) {
                 Ok(()) => Ok(spare.file),
-                // It has its old name: on a full volume no other file would be had in its place.
+                // It has its old name: on a full volume there would be no other file to take its place.
                 Err(error) if is_full(&error) => {
                     pool.spares.push(spare);
                     Err(self.cannot_make(&name, capacity, &error))
@@ -578,7 +578,7 @@ impl Engine {
         }
         work.snapshot_bytes_min = 0;
         result?;
-        // Whoever is told that there is room now looks for it again, and must not come back for ever.
+        // Whoever is told that there is room now looks for it again, and must not come back forever.
         match self.space.snapshot_space_bytes.load(Ordering::Relaxed) < bytes {
             true => Err(self.out_of_space(bytes)),
             false => Ok(()),
@@ -637,7 +637,7 @@ impl Engine {
         let failures = self.name_failures();
         let reserved = match self.disk.open(SNAPSHOT_RESERVE) {
             // The file may still have the name of the snapshot that it was: a crash undid its last renaming. On a full
-            // volume there is no other one to be had.
+            // volume there is no other one.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.retire_snapshots(work);
                 self.disk.open(SNAPSHOT_RESERVE)

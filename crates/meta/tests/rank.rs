@@ -10,5 +10,7 @@ mod moves;
 mod network;
 #[path = "rank/schedule.rs"]
 mod schedule;
+#[path = "rank/simulation.rs"]
+mod simulation;
 #[path = "rank/steps.rs"]
 mod steps;

@@ -4,19 +4,19 @@
 //! does nothing but read or write, so it always releases.
 //!
 //! - An independent access locks its own bytes, and waits for them.
-//! - A collective one begins with a meeting: the first process learns what all want. Where their bytes are disjoint, or all read, it tries to
-//!   lock everything from the first of them to the last, without waiting, and all go on under that lock. Where they overlap, or somebody else
-//!   holds some of it, or the arguments of one are wrong, each process goes on as if alone.
+//! - A collective one begins with a meeting: the first process learns what all want. Where their bytes are disjoint, or all read, it tries
+//!   to lock everything from the first of them to the last, without waiting, and all go on under that lock. Where they overlap, or somebody
+//!   else holds some of it, or the arguments of one are wrong, each process goes on as if alone.
 //! - An access at the shared pointer, whose bytes nobody knows before, locks the whole file, and is left to the MPI library.
 //!
 //! A non-blocking access is an independent one, also if it is collective: others need not have called it yet. It locks, moves and releases
 //! its bytes in the background, where nothing calls the MPI library. What needs that library is done in the call, or when the program
 //! waits for the request.
 //!
-//! This library reads and writes the bytes itself, and writes none that are not locked. A call of the system for each of many small pieces
-//! is slow, though. So under a lock for all, processes exchange their pieces first; and a process alone locks what is between them, too, and
-//! writes all of it at once. MPI libraries write back what is between the pieces without a lock, which loses what others write there. Only
-//! a file type that cannot be described is left to them, under a lock of the whole file.
+//! This library reads and writes the bytes itself, and writes none that are not locked. A system call for each of many small pieces
+//! is slow, though. So under a lock for all, processes exchange their pieces first; and a process alone locks what is between them, too,
+//! and writes all of it at once. MPI libraries write back what is between the pieces without a lock, which loses what others write there.
+//! Only a file type that cannot be described is left to them, under a lock of the whole file.
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -146,7 +146,7 @@ impl Movable {
         match self {
             Movable::Copy(bytes) => bytes,
             Movable::Packed(packed) => &packed.bytes,
-            // SAFETY: the program has so many bytes there, and does not change them meanwhile.
+            // SAFETY: the program has this many bytes there, and does not change them meanwhile.
             Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts(*address, *length) },
         }
     }
@@ -155,7 +155,7 @@ impl Movable {
         match self {
             Movable::Copy(bytes) => bytes,
             Movable::Packed(packed) => &mut packed.bytes,
-            // SAFETY: the program has room for so many bytes there, and leaves it alone.
+            // SAFETY: the program has room for this many bytes there, and leaves it alone.
             Movable::InPlace(address, length) => unsafe { std::slice::from_raw_parts_mut(*address, *length) },
         }
     }
@@ -193,7 +193,7 @@ impl Movable {
     }
 }
 
-/// Bytes of a file for elements in memory that are not in a row.
+/// Bytes of a file for elements in memory that are not contiguous.
 struct Packed {
     bytes: Vec<u8>,
     memory: Memory,
@@ -204,7 +204,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Gives the elements their bytes, of which so many were read.
+    /// Copies the bytes that were read to the elements.
     fn unpack(mut self, done: u64) -> Result<(), Failure> {
         let Memory { buffer, count, .. } = self.memory;
         let (count, datatype) = (u64::try_from(count).unwrap_or(0), self.datatype.handle());
@@ -241,7 +241,7 @@ impl Request<'_> {
         if self.operation.writes { Mode::Exclusive } else { Mode::Shared }
     }
 
-    /// Has the MPI library do something to the file.
+    /// Has the MPI library carry out an operation on the file.
     ///
     /// # Safety
     ///
@@ -362,7 +362,7 @@ impl Request<'_> {
         done
     }
 
-    /// Returns the bytes that are to be written, in a row; none for a read.
+    /// Returns the bytes that are to be written, contiguous; none for a read.
     ///
     /// # Safety
     ///
@@ -373,7 +373,7 @@ impl Request<'_> {
         }
         let Memory { buffer, datatype, .. } = self.memory;
         if !buffer.is_null() && mpi::is_dense(datatype)? {
-            // SAFETY: elements in a row are as many bytes, which are there, as the caller says, and no more than an isize counts.
+            // SAFETY: contiguous elements are as many bytes, which are there, as the caller says, and no more than an isize counts.
             let bytes = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), part.bytes as usize) };
             return Ok(Cow::Borrowed(bytes));
         }
@@ -408,7 +408,7 @@ impl Request<'_> {
         })))
     }
 
-    /// Returns the elements in memory as bytes in a row.
+    /// Returns the elements in memory as contiguous bytes.
     ///
     /// # Safety
     ///
@@ -462,7 +462,7 @@ impl Request<'_> {
         let Memory { buffer, count, datatype } = self.memory;
         let length = part.bytes as usize;
         if !buffer.is_null() && mpi::is_dense(datatype)? {
-            // SAFETY: elements in a row are as many bytes, for which there is room, as the caller says, and no more than an isize counts.
+            // SAFETY: contiguous elements are as many bytes, for which there is room, as the caller says, and no more than an isize counts.
             let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
             return Ok(read(bytes)? as u64);
         }
@@ -542,7 +542,7 @@ impl Request<'_> {
         done
     }
 
-    /// Reads or writes with all other processes, which do the calls of the system for each other.
+    /// Reads or writes with all other processes, which make the system calls for each other.
     ///
     /// # Safety
     ///
@@ -620,7 +620,7 @@ impl Request<'_> {
 }
 
 /// Returns the request for the lock of an access by a process alone, and the pieces that are to be written together with the bytes between
-/// them. Those are locked too then. A call of the system for each piece costs more than to keep others out of the gaps meanwhile.
+/// them. Those are locked too then. A system call for each piece costs more than to keep others out of the gaps meanwhile.
 fn lock_of<'a>(
     atomic: &Atomic,
     hints: &Hints,
@@ -655,8 +655,8 @@ pub fn seek(
     whence: Whence,
     next: impl FnOnce() -> c_int,
 ) -> Result<c_int, Failure> {
-    // The MPI library's own pointer was left where it was when the atomic mode began, and may be moved as well as not. It says what is wrong
-    // with a place by the file's error handler, which may ask for the pointer; so that is not held meanwhile.
+    // The MPI library's own pointer was left where it was when the atomic mode began, and may be moved as well as not. It says what is
+    // wrong with a place by the file's error handler, which may ask for the pointer; so that is not held meanwhile.
     let mut seen = *hold(&atomic.pointer);
     while whence == Whence::Current
         && let Some(place) = seen.checked_add(offset)
@@ -678,7 +678,7 @@ pub fn seek(
     Ok(code)
 }
 
-/// Does something to a file in atomic mode that concerns all of it, such as a change of its size. Collective.
+/// Makes a change of a whole file in atomic mode, such as one of its size. Collective.
 pub fn whole_file(atomic: &Atomic, act: impl FnOnce() -> c_int) -> Result<c_int, Failure> {
     let lock = whole_of_the_first(atomic, Mode::Exclusive)?;
     let code = act();

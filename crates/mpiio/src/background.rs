@@ -47,7 +47,7 @@ fn serve() {
     loop {
         if let Some(work) = queue.work.pop_front() {
             drop(queue);
-            // The program would wait for ever for what was not done.
+            // The program would wait forever for what was not done.
             if catch_unwind(AssertUnwindSafe(work)).is_err() {
                 std::process::abort();
             }

@@ -56,7 +56,7 @@ impl Run {
         Run { end: None }
     }
 
-    /// Takes in a block of elements; none if one of its bytes stands before one that was taken in earlier, or is it.
+    /// Adds a block of elements; none if one of its bytes stands before one that was added earlier, or is it.
     fn add(&mut self, displacement: i64, count: u64, element: &Numbers) -> Option<()> {
         if count == 0 || element.size == 0 {
             return Some(());
@@ -85,7 +85,7 @@ fn build(numbers: Numbers, contents: &Contents, parts: &[Decoded]) -> Option<Dat
     let of = || part()?.exact.clone();
     let element = || part().map(|part| part.numbers);
     let built = match contents.combiner {
-        // The bytes of a pair of two sizes are not in a row: all of it is taken for one.
+        // The bytes of a pair of two sizes are not contiguous: all of it is taken for one.
         Combiner::Named => {
             let whole = numbers.lower == 0 && i64::try_from(numbers.size).ok()? == numbers.extent;
             return whole.then_some(Datatype::Bytes(numbers.size));
@@ -204,7 +204,7 @@ fn build(numbers: Numbers, contents: &Contents, parts: &[Decoded]) -> Option<Dat
         }
         Combiner::Resized => of()?.resized(numbers.lower, numbers.extent),
     };
-    // Bytes in a row are told as such, so that most types are not deep.
+    // Contiguous bytes are described as such, so that most types are not deep.
     let dense = numbers.lower == 0
         && numbers.true_lower == 0
         && u64::try_from(numbers.extent) == Ok(numbers.size)

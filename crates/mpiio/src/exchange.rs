@@ -1,9 +1,9 @@
-//! Collective accesses in two phases, for many small pieces: each process has a *domain*, a part of the file in a row, and does the calls of
-//! the system for all that is accessed there. The processes exchange the bytes before a write and after a read.
+//! Collective accesses in two phases, for many small pieces: each process has a *domain*, a contiguous part of the file, and makes the
+//! system calls for all that is accessed there. The processes exchange the bytes before a write and after a read.
 //!
 //! The file between the first and the last byte is divided into as many domains as there are processes. A domain is moved window by window,
 //! so the memory that this takes does not depend on the length of the access. A process's bytes are in the order of the file, so those of a
-//! window are in a row in its memory, and are sent from there; since each process knows the patterns of all, nothing else is sent.
+//! window are contiguous in its memory, and are sent from there; since each process knows the patterns of all, nothing else is sent.
 
 use std::fs::File;
 use std::ops::Range;
@@ -27,7 +27,7 @@ const UNIT_BYTES: u64 = 4096;
 /// The maximum length of all descriptions together, which each process is sent.
 const DESCRIBED_MAX: usize = 1 << 20;
 
-/// The mean length of pieces above which an exchange costs more than the calls of the system that it saves.
+/// The mean length of pieces above which an exchange costs more than the system calls that it saves.
 const PIECE_BYTES_MAX: u64 = 4096;
 
 /// The accesses of all processes, as the first one has gathered them.
@@ -228,7 +228,7 @@ impl Exchange {
         agreed(party, written)
     }
 
-    /// Reads bytes of all processes into the memory of each, where a file has so many bytes. Returns the number of bytes before its end.
+    /// Reads bytes of all processes into the memory of each, given the length of the file. Returns the number of bytes before its end.
     /// Collective.
     pub fn read(
         &self,

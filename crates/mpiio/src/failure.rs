@@ -34,7 +34,7 @@ impl From<nacre::Error> for Failure {
 }
 
 impl Failure {
-    /// Says the failure of a call, if nobody has said it. Returns it as one that was said.
+    /// Prints the failure of a call, unless it was printed before. Returns it as one that was printed.
     pub fn said(self, call: &str) -> Failure {
         let (Failure::Own(sentence) | Failure::File(_, sentence)) = self else { return self };
         // In one piece, because other ranks write to the same place. If nobody reads it, the code still says that the call failed.

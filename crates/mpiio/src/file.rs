@@ -14,7 +14,7 @@ use crate::mpi;
 /// The number of bytes after which a write checks again that its lock is held.
 const CHECK_BYTES: usize = 1 << 20;
 
-/// The least that a call of the system counts for, in bytes: as much as a page.
+/// The least that a system call counts for, in bytes: as much as a page.
 const CALL_BYTES: usize = 4096;
 
 fn failed(action: &str, offset: u64, error: &Error) -> Failure {
@@ -60,7 +60,7 @@ pub fn write<'a>(
     pieces: impl Iterator<Item = (u64, &'a [u8])>,
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    // A collective access copies its bytes together after the lock is had, and others may have delayed it since.
+    // A collective access copies its bytes together after the lock was acquired, and others may have delayed it since.
     let mut unchecked = CHECK_BYTES;
     for (mut offset, piece) in pieces {
         for part in piece.chunks(CHECK_BYTES) {

@@ -101,8 +101,8 @@ impl Hints {
         Ok(())
     }
 
-    /// Returns whether small pieces may be locked and written together with the bytes between them. A program that asks for a way to lock its
-    /// bytes asks for exactly them.
+    /// Returns whether small pieces may be locked and written together with the bytes between them. A program that asks for a way to lock
+    /// its bytes asks for exactly them.
     pub fn may_sieve(&self) -> bool {
         self.sieves && self.method == Method::default() && self.block_bytes == 1
     }
@@ -147,7 +147,7 @@ pub fn asking_for(method: Method) -> String {
     format!("{}={}", METHOD.to_string_lossy(), name_of(&Method::NAMES, &method))
 }
 
-/// Takes in the hints of a call on an open file. If one is wrong, those that held before still do.
+/// Applies the hints of a call on an open file. If one is wrong, those that held before still do.
 pub fn take_in(call: &str, open: &Open, info: MPI_Info) -> Result<(), Failure> {
     let before = *hold(&open.hints);
     let hints = before.with(info).map_err(Failure::Own)?;
@@ -158,7 +158,8 @@ pub fn take_in(call: &str, open: &Open, info: MPI_Info) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says it if the lock servers have another stripe than the program expects. The first process says it for all: they give the same hints.
+/// Prints a warning if the lock servers have another stripe than the program expects. The first process does so for all: they give the same
+/// hints.
 pub fn check_stripe(call: &str, open: &Open) {
     let expected = hold(&open.hints).stripe_bytes;
     let is_first = open.party.is_none_or(|party| party.rank == 0);

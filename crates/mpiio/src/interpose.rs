@@ -1,7 +1,7 @@
 //! The functions of MPI in front of which this library stands.
 //!
-//! Each has two names, `MPI_x` and `PMPI_x`. Programs in C call the first. The second is called by Open MPI's bindings for Fortran, and by other
-//! tools that stand in front of the first and use the profiling interface.
+//! Each has two names, `MPI_x` and `PMPI_x`. Programs in C call the first. The second is called by Open MPI's bindings for Fortran, and by
+//! other tools that stand in front of the first and use the profiling interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ macro_rules! function {
     };
 }
 
-/// Does an access to a file in atomic mode, hands its status over, and returns the call's code.
+/// Makes an access to a file in atomic mode, hands its status over, and returns the call's code.
 ///
 /// # Safety
 ///
@@ -115,7 +115,7 @@ unsafe fn nonblocking(
     }
 }
 
-/// Does an access to a file in atomic mode, and keeps its status for the call that ends it.
+/// Makes an access to a file in atomic mode, and keeps its status for the call that ends it.
 ///
 /// # Safety
 ///
@@ -421,7 +421,7 @@ function! { MPI_File_get_atomicity PMPI_File_get_atomicity (file: MPI_File, flag
     mpi::success()
 } }
 
-/// Does something to a file that concerns all of it.
+/// Makes a change of a whole file, such as one of its size.
 fn whole_file(call: &str, file: MPI_File, next: impl FnOnce() -> c_int) -> c_int {
     match table::atomic(file) {
         None => next(),
@@ -452,7 +452,7 @@ function! { MPI_File_preallocate PMPI_File_preallocate (file: MPI_File, size: MP
 ///
 /// # Safety
 ///
-/// The array has so many requests.
+/// The array has this many requests.
 unsafe fn requests<'a>(count: c_int, first: *const MPI_Request) -> &'a [MPI_Request] {
     match usize::try_from(count) {
         Ok(count) if request::is_any_pending() && !first.is_null() => {
@@ -470,7 +470,7 @@ function! { MPI_Wait PMPI_Wait (request: *mut MPI_Request, status: *mut MPI_Stat
 } }
 
 function! { MPI_Waitall PMPI_Waitall (count: c_int, first: *mut MPI_Request, statuses: *mut MPI_Status) next => {
-    // SAFETY: there are so many requests, says MPI.
+    // SAFETY: MPI says that there are this many requests.
     request::wait_for_all(unsafe { requests(count, first) });
     next()
 } }

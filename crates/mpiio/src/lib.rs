@@ -2,8 +2,8 @@
 //!
 //! `MPI_File_set_atomicity(file, 1)` then means that around each read and write the bytes that it touches are locked, at the lock servers
 //! of Nacre: the view's file type, its displacement, and the offset and count of the call become one datatype lock, as in "Noncontiguous
-//! Locking Techniques for Parallel File Systems", section 3.3. (Of small pieces that are written, what is between them is locked too.) Files
-//! that are not in atomic mode go to the MPI library as they are.
+//! Locking Techniques for Parallel File Systems", section 3.3. (Of small pieces that are written, what is between them is locked too.)
+//! Files that are not in atomic mode go to the MPI library as they are.
 //!
 //! `docs/mpiio.md` has what holds and what does not.
 

@@ -98,7 +98,7 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
             split: Mutex::default(),
             exchanged: open.exchanged(),
         }),
-        // One says it for all.
+        // One prints it for all.
         (Err(sentence), Some(first)) if first == party.rank => Err(Failure::Own(sentence)),
         _ => Err(Failure::Elsewhere),
     }

@@ -55,7 +55,7 @@ pub fn error_class_io() -> c_int {
     nacre_mpi_err_io
 }
 
-/// Returns the class of the error of a call of the system.
+/// Returns the class of the error of a system call.
 pub fn error_class_of(error: &std::io::Error) -> c_int {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => nacre_mpi_err_no_space,
@@ -305,7 +305,7 @@ pub fn contents(datatype: MPI_Datatype) -> Result<Option<Contents>, Code> {
     Ok(Some(Contents { combiner, integers: given_integers, addresses, types }))
 }
 
-/// Returns whether elements in memory are bytes in a row, in the order of the data. Not all types of which that holds are found out.
+/// Returns whether elements in memory are contiguous bytes, in the order of the data. Not all types of which that holds are found out.
 pub fn is_dense(datatype: MPI_Datatype) -> Result<bool, Code> {
     let Some(Numbers { size, lower, extent, true_lower, true_extent }) = numbers(datatype)? else {
         return Ok(false);
@@ -372,7 +372,7 @@ pub fn hint(info: MPI_Info, name: &CStr) -> Option<String> {
         return None;
     }
     let (mut value, mut is_there) = ([0u8; LENGTH_MAX + 1], 0);
-    // SAFETY: the name ends with a zero, and the value has room for so many bytes and a zero.
+    // SAFETY: the name ends with a zero, and the value has room for this many bytes and a zero.
     let code = unsafe {
         mpi_sys::PMPI_Info_get(
             info,
@@ -467,8 +467,8 @@ impl Mode {
     }
 }
 
-/// Runs of elements in memory, each as long as the counts of 31 bits of `MPI_Pack` and `MPI_Unpack` allow: for each, the number of its first
-/// element, that of its elements, and that of its bytes. None if one element is too long.
+/// Runs of elements in memory, each as long as the counts of 31 bits of `MPI_Pack` and `MPI_Unpack` allow: for each, the number of its
+/// first element, that of its elements, and that of its bytes. None if one element is too long.
 fn batches(count: u64, numbers: Numbers) -> Option<impl Iterator<Item = (u64, c_int, c_int)>> {
     const BATCH_BYTES: u64 = 1 << 28;
     if numbers.size > i32::MAX as u64 {
@@ -484,11 +484,11 @@ fn batches(count: u64, numbers: Numbers) -> Option<impl Iterator<Item = (u64, c_
     }))
 }
 
-/// Packs elements in memory into as many bytes in a row.
+/// Packs elements in memory into as many contiguous bytes.
 ///
 /// # Safety
 ///
-/// The buffer holds so many elements of the datatype, which has these numbers.
+/// The buffer holds this many elements of the datatype, which has these numbers.
 pub unsafe fn pack(
     buffer: *const c_void,
     count: u64,
@@ -525,11 +525,11 @@ pub unsafe fn pack(
     Ok(packed)
 }
 
-/// Unpacks bytes in a row into elements in memory.
+/// Unpacks contiguous bytes into elements in memory.
 ///
 /// # Safety
 ///
-/// The buffer has room for so many elements of the datatype, which has these numbers.
+/// The buffer has room for this many elements of the datatype, which has these numbers.
 pub unsafe fn unpack(
     packed: &[u8],
     buffer: *mut c_void,
@@ -563,7 +563,7 @@ pub unsafe fn unpack(
     Ok(())
 }
 
-/// Returns a status that says that so many bytes were transferred.
+/// Returns a status with a number of bytes as those that were transferred.
 pub fn status_of(bytes: u64) -> Result<MPI_Status, Code> {
     // SAFETY: a status is a struct of integers, for which zeros are values.
     let mut status: MPI_Status = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -36,7 +36,8 @@ fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
     let seconds = std::env::var(WAIT_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
     let wait = Duration::from_secs(seconds.unwrap_or(WAIT_SECONDS));
     let mut request = MaybeUninit::uninit();
-    // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be cancelled.
+    // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be
+    // cancelled.
     unsafe {
         result(mpi_sys::PMPI_Ibarrier(communicator, request.as_mut_ptr()))?;
         let mut request = request.assume_init();
@@ -177,7 +178,7 @@ impl Party {
             if process == self.rank {
                 bytes.copy_from_slice(outgoing[process]);
             } else if begun.is_ok() && !bytes.is_empty() {
-                // SAFETY: the slice has so many bytes, and this function returns only when the request is complete.
+                // SAFETY: the slice has this many bytes, and this function returns only when the request is complete.
                 begun = begin(bytes.len(), &mut |length, request| unsafe {
                     let (buffer, from) = (bytes.as_mut_ptr().cast(), process as c_int);
                     mpi_sys::PMPI_Irecv(buffer, length, byte, from, 0, communicator, request)

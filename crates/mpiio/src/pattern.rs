@@ -17,15 +17,15 @@ const NACRE_UNSUPPORTED: c_int = 9;
 const NACRE_TOO_SHORT: c_int = 102;
 const NACRE_DEFECT: c_int = 103;
 
-/// Copies a datatype that is laid over a file into a buffer, as the text of a pattern with a zero behind it: copies one after the other, the
-/// displacement 0 of the first one at the offset `displacement`. Stores the length without the zero, also if the buffer is too short.
+/// Copies a datatype that is laid over a file into a buffer, as the text of a pattern with a zero behind it: copies one after the other,
+/// the displacement 0 of the first one at the offset `displacement`. Stores the length without the zero, also if the buffer is too short.
 ///
 /// Returns 0, or a code of nacre.h: `NACRE_INVALID` for a wrong argument, `NACRE_TOO_SHORT` for a short buffer, `NACRE_UNSUPPORTED` for a
 /// datatype whose bytes are not in the order of the file, or that is more than 64 deep.
 ///
 /// # Safety
 ///
-/// So many bytes of the buffer are writable, as is the place for the length.
+/// As many bytes of the buffer as its capacity says are writable, and so is the place for the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_mpi_pattern_text(
     datatype: MPI_Datatype,

@@ -111,7 +111,7 @@ impl Pending {
     }
 }
 
-/// Makes a request.
+/// Creates a request.
 ///
 /// # Safety
 ///
@@ -128,7 +128,7 @@ unsafe fn start(call: &'static str, request: *mut MPI_Request) -> Result<Pending
     }
 }
 
-/// Makes a request that is complete, of an access that transferred so many bytes.
+/// Creates a complete request of an access, given the number of bytes that it transferred.
 ///
 /// # Safety
 ///
@@ -140,7 +140,7 @@ pub unsafe fn completed(call: &'static str, bytes: u64, request: *mut MPI_Reques
     Ok(())
 }
 
-/// Makes a request that is complete when the program has waited for it, and the rest of the access is done in the background.
+/// Creates a request that is complete when the program has waited for it, and the rest of the access is done in the background.
 ///
 /// # Safety
 ///

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Does something while this thread takes no signals, so that threads that begin meanwhile never do.
+/// Calls a function while this thread takes no signals, so that threads that it starts never take any.
 pub fn blocked<T>(act: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: the sets are written before they are used.

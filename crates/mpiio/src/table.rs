@@ -32,7 +32,7 @@ pub struct Open {
     pub party: Option<Party>,
     /// The hints about its locks, which hold in atomic mode.
     pub hints: Arc<Mutex<Hints>>,
-    /// The sentence about a wrong hint that it was opened with. Its atomic mode is not to be had then.
+    /// The sentence about a wrong hint that it was opened with. Its atomic mode cannot be set then.
     pub wrong_hint: Option<String>,
     atomic: RwLock<Option<Arc<Atomic>>>,
     /// The atomic mode that it was in last, whose writes may not be on the device yet.
@@ -77,10 +77,10 @@ fn key(file: MPI_File) -> usize {
     file as usize
 }
 
-/// Takes in that a file was opened, and returns it. Collective over the processes of the communicator.
+/// Notes that a file was opened, and returns it. Collective over the processes of the communicator.
 pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, info: MPI_Info) -> Arc<Open> {
     let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
-    // What is wrong with a communicator by which a file was opened shows in atomic mode, which is not to be had then.
+    // What is wrong with a communicator by which a file was opened shows in atomic mode, which cannot be set then.
     let party = Party::of(communicator).ok().flatten();
     let identity = party.is_some_and(|party| party.rank == 0).then(|| identity::of_path(&path));
     let path = std::path::absolute(&path).unwrap_or(path);
@@ -95,7 +95,7 @@ pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, i
     open
 }
 
-/// Takes in that a file is being closed. Returns the processes that opened it.
+/// Notes that a file is being closed. Returns the processes that opened it.
 pub fn closed(file: MPI_File) -> Option<Party> {
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     let open = files.as_mut()?.remove(&key(file))?;

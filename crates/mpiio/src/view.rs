@@ -65,7 +65,7 @@ impl Touched {
         }
     }
 
-    /// Returns the pieces if they are so small and so close that one call of the system for all bytes from the first to the last costs less
+    /// Returns the pieces if they are so small and so close that one system call for all bytes from the first to the last costs less
     /// than a call for each of them.
     pub fn sieved(&self) -> Option<&Pattern> {
         let Touched::Pieces(pieces) = self else { return None };

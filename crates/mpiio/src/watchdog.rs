@@ -26,10 +26,10 @@ use crate::table::hold;
 /// The environment variable that names the program of the watchdog, which is nacre. Without it there is none.
 const PROGRAM_VARIABLE: &str = "NACRE_MPIIO_WATCHDOG";
 
-/// The part of a lease, one in so many, that is left when this process is killed.
+/// The divisor of a lease: this part of it is left when the process is killed.
 const MARGIN: u32 = 4;
 
-/// The part of the margin, one in so many, that the watchdog waits between two looks.
+/// The divisor of the margin: the watchdog waits for this part of it between two looks.
 const PERIOD: u32 = 4;
 
 /// The time that is never due.
@@ -143,7 +143,7 @@ pub struct Watched {
     number: u64,
 }
 
-/// Has the watchdog know of a lock that was acquired; nothing without a watchdog.
+/// Tells the watchdog, if there is one, of a lock that was acquired.
 pub fn watch(lock: &Arc<BlockingLock>) -> Result<Option<Watched>, Error> {
     let Some(watchdog) = WATCHDOG.get().copied() else { return Ok(None) };
     watchdog.settle(lock)?;

@@ -357,6 +357,10 @@ impl RemoteStore {
     }
 
     /// Returns the addresses of the servers. Connects to the given ones first if the members are not known yet.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the members could not be found out.
     pub async fn addresses(&self) -> Result<Vec<Address>, StoreError> {
         Ok(self.inner.learn().await?.servers.iter().map(|server| server.address.clone()).collect())
     }
@@ -368,6 +372,10 @@ impl RemoteStore {
 
     /// Returns the address of the server that keeps an object. Connects to the given ones first if the members are not
     /// known yet.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the members could not be found out.
     pub async fn server_of(&self, object: &ObjectId) -> Result<Address, StoreError> {
         Ok(self.inner.learn().await?.keeper(object).address.clone())
     }
@@ -394,7 +402,7 @@ impl RemoteStore {
         let (address, method) = (address.clone(), method.to_owned());
         self.on_cluster(move |cluster| {
             let Some(server) = cluster.servers.iter().find(|server| server.address == address) else {
-                let text = format!("server {address} is none of this store's");
+                let text = format!("server {address} is not one of this store's servers");
                 return Reply::ready(Err(StoreError::new(ErrorKind::Invalid, text)));
             };
             Reply::pending(AdminCall::start(server.link().clone(), method, argument, Box::new(report)))

@@ -42,7 +42,7 @@ struct State {
     reported: Option<WindowPosition>,
     /// The latest openings: the number of the connection, and the server's answer.
     openings: VecDeque<(u64, Option<WindowPosition>)>,
-    /// The latest opening that is remembered no more.
+    /// The latest opening that is no longer remembered.
     forgotten: u64,
     /// The features that both sides had on the latest connection.
     features: Option<u64>,

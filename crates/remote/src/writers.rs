@@ -43,7 +43,7 @@ impl Writers {
             newest
         });
         Lease::open(&newest, epoch).ok_or_else(|| {
-            let text = "the writer has gone on over a later connection";
+            let text = "the writer continues on a later connection";
             StoreError::new(ErrorKind::Invalid, text)
         })
     }

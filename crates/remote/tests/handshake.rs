@@ -85,7 +85,7 @@ fn a_server_that_only_pretends_to_have_the_key_is_found_out() {
 }
 
 #[test]
-fn one_side_of_a_recorded_connection_is_worth_nothing() {
+fn one_side_of_a_recorded_connection_cannot_be_replayed() {
     let key = ClusterKey::generate().unwrap();
     let (server, requests) = serve_counted(Some(key.clone()));
     let Address::Tcp(address) = server.addresses()[0].clone() else { panic!("a TCP address") };
@@ -153,7 +153,7 @@ fn a_changed_byte_ends_a_keyed_connection() {
 }
 
 #[test]
-fn other_versions_are_told_which_one_is_spoken() {
+fn peers_of_other_versions_are_told_the_servers_version() {
     let server = serve();
     for version in [0, 4, 99] {
         let mut stream = raw(&server);
@@ -194,7 +194,7 @@ fn garbage_gets_no_answer() {
 }
 
 #[test]
-fn silence_and_half_a_hello_are_not_waited_for() {
+fn silent_peers_and_half_hellos_are_disconnected_in_time() {
     let limits = ServerLimits { handshake_timeout: Duration::from_millis(100), ..Default::default() };
     let server = serve_with(limits.clone(), None);
     let mut silent = raw(&server);
@@ -211,7 +211,7 @@ fn silence_and_half_a_hello_are_not_waited_for() {
 }
 
 #[test]
-fn who_has_not_proven_anything_costs_no_buffers() {
+fn unproven_connections_cost_no_buffers() {
     let limits = ServerLimits { handshake_timeout: Duration::from_secs(30), ..Default::default() };
     let server = serve_with(limits, Some(ClusterKey::generate().unwrap()));
     let mut streams: Vec<TcpStream> = (0..100).map(|_| raw(&server)).collect();
@@ -239,7 +239,7 @@ fn connections_beyond_the_limit_are_told_so() {
 }
 
 #[test]
-fn addresses_that_others_can_reach_need_a_key_or_the_word_open() {
+fn addresses_that_others_can_reach_need_a_key_or_open() {
     let start = |address: &str, open| {
         let options = ServeOptions { listen: vec![address.parse().unwrap()], open, ..Default::default() };
         Server::start(options)

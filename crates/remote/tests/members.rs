@@ -106,7 +106,7 @@ fn create(object: &ObjectId) -> BytesMut {
 }
 
 #[test]
-fn a_client_that_knows_nothing_of_members_is_served_by_the_only_one() {
+fn a_client_without_a_list_of_members_is_served_by_a_lone_server() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("alone");
     let listen = vec![Address::Unix(path.clone())];
@@ -198,7 +198,7 @@ fn claim(store: &RemoteStore, object: &ObjectId, owner: &str) -> bool {
 }
 
 #[test]
-fn of_two_clients_with_two_spellings_one_loses_each_race() {
+fn clients_that_spell_the_servers_differently_find_the_same_objects() {
     let folder = tempfile::tempdir().unwrap();
     let servers = serve_together(folder.path(), &["a", "b", "c"], 1);
     let link = folder.path().join("spelling");
@@ -227,7 +227,7 @@ fn of_two_clients_with_two_spellings_one_loses_each_race() {
 }
 
 #[test]
-fn what_is_begun_before_the_members_are_known_is_done_whether_anybody_waits_or_not() {
+fn requests_begun_before_the_members_are_known_are_carried_out_even_if_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let _servers = serve_together(folder.path(), &["a", "b", "c"], 1);
     let store = open(&[Address::Unix(folder.path().join("b"))]);

@@ -118,7 +118,7 @@ fn half_a_reply_is_no_reply() {
 }
 
 #[test]
-fn replies_that_belong_to_nothing_or_make_no_sense_do_no_harm() {
+fn unexpected_and_malformed_replies_do_no_harm() {
     let address = scripted(|index, mut stream| {
         let frame = receive(&mut stream).unwrap();
         let id = if index == 0 { frame.id + 1 } else { frame.id };
@@ -290,7 +290,7 @@ fn what_is_dropped_unpolled_is_still_sent_and_harms_nobody() {
 }
 
 #[test]
-fn a_runtime_that_ends_takes_no_store_with_it() {
+fn a_store_outlives_the_runtimes_that_use_it() {
     let server = serve();
     let store = remote(&server);
     for _ in 0..3 {

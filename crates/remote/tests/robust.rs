@@ -332,7 +332,7 @@ fn what_is_larger_than_the_account_is_refused_at_once() {
 }
 
 #[test]
-fn who_has_not_proven_the_key_takes_no_place_of_those_who_have() {
+fn unproven_peers_take_no_connection_from_proven_ones() {
     let key = nacre_rpc::ClusterKey::generate().unwrap();
     let limits = ServerLimits {
         connections_max: 4,

@@ -350,7 +350,7 @@ fn a_server_without_the_service_says_so() {
 }
 
 #[test]
-fn a_watch_whose_first_request_fails_is_none() {
+fn a_watch_whose_first_request_fails_is_not_begun() {
     let folder = tempfile::tempdir().unwrap();
     let nobody = Address::Unix(Path::join(folder.path(), "socket"));
     let client = RemoteStore::new(&[nobody], patient()).unwrap();

@@ -28,7 +28,8 @@ impl Channel {
         (self.stream, self.seal)
     }
 
-    /// Reads once, at most `bytes_max` bytes, as soon as there is something to read. Returns how many bytes arrived; 0 means the end of the stream.
+    /// Reads once, at most `bytes_max` bytes, as soon as there is something to read. Returns how many bytes arrived; 0 means the end of the
+    /// stream.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,

@@ -6,6 +6,7 @@ mod event;
 mod link;
 mod part;
 mod seat;
+mod silence;
 mod state;
 
 use std::future::poll_fn;

@@ -99,7 +99,7 @@ pub fn get_cancel(body: &Bytes) -> Result<u8, WireError> {
     Ok(service)
 }
 
-/// Writes a `WINDOW`: so many bytes were consumed, of the parts of the reply to request `id`, or of events if it is 0.
+/// Writes a `WINDOW`: the number of bytes that were consumed, of the parts of the reply to request `id`, or of events if it is 0.
 pub fn put_window(outbox: &mut Outbox, id: u64, bytes: u32) {
     let open = outbox.begin(MessageKind::WINDOW, id);
     outbox.u32(bytes);

@@ -99,6 +99,10 @@ pub fn header_with(kind: MessageKind, flags: u16, id: u64, body_bytes: u32) -> [
 
 /// Returns the length of the frame at the start of a buffer, header included, or `None` if its length field is
 /// incomplete.
+///
+/// # Errors
+///
+/// [`WireError::TooLong`] if the announced body is longer than any may be.
 pub fn frame_bytes(buffer: &[u8]) -> Result<Option<usize>, WireError> {
     let Some(length) = buffer.first_chunk::<4>() else { return Ok(None) };
     let body_bytes = u32::from_le_bytes(*length) as usize;
@@ -109,6 +113,10 @@ pub fn frame_bytes(buffer: &[u8]) -> Result<Option<usize>, WireError> {
 }
 
 /// Takes the first frame out of a buffer; `None` if it is not complete yet.
+///
+/// # Errors
+///
+/// [`WireError::TooLong`] if the announced body is longer than any may be.
 pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
     let Some(frame_bytes) = frame_bytes(buffer)? else { return Ok(None) };
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };

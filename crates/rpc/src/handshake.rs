@@ -75,7 +75,7 @@ impl Status {
             Status::KeyNeeded => "it gave no key, and this server asks for the cluster's",
             Status::NoKey => "it asks for a proof of the cluster's key, and this server has none",
             Status::WrongKey => "it did not prove that it has the cluster's key",
-            Status::Full => "there are as many connections as there may be",
+            Status::Full => "the limit of connections is reached",
             Status::NonMember => "this socket is for the user that the server runs as, who is another one",
         }
     }

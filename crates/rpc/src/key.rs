@@ -23,6 +23,10 @@ impl fmt::Debug for ClusterKey {
 
 impl ClusterKey {
     /// Generates a key from the operating system's random numbers.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the system gives no random numbers.
     pub fn generate() -> Result<ClusterKey, StoreError> {
         let mut bytes = [0; KEY_BYTES];
         rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
@@ -41,7 +45,11 @@ impl ClusterKey {
         &self.0
     }
 
-    /// Writes the key to a new file that only the owner may read. Fails if the file exists.
+    /// Writes the key to a new file that only the owner may read.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the file exists, or cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), StoreError> {
         let save = || -> io::Result<()> {
             let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;

@@ -1,8 +1,8 @@
 //! Polling before sleeping.
 //!
-//! A thread that sleeps until something arrives is woken by an interrupt to its processor. Where that processor has gone idle,
-//! as most of all on virtual machines, this takes several times as long as a short request does otherwise. So a thread that has
-//! just had something to do looks for more without sleeping for a while, and gives its processor to whoever else wants it between two looks.
+//! A thread that sleeps until something arrives is woken by an interrupt to its processor. Where that processor has gone idle, as most of
+//! all on virtual machines, this takes several times as long as a short request does otherwise. So a thread that has just had something to
+//! do looks for more without sleeping for a while, and gives its processor to whoever else wants it between two looks.
 //!
 //! - [`Polling`] decides when to look again and when to sleep. It is a pure state machine that is told the time.
 //! - [`Poller`] does so for a runtime of one thread: a task that lets the runtime look at all its sockets. Connections tell it,
@@ -105,7 +105,7 @@ impl Polling {
         }
     }
 
-    /// Takes in that something came: the wait, if it was polled, was so to some purpose.
+    /// Notes that something came: the wait, if it was polled, was so to some purpose.
     pub fn came(&mut self) {
         if self.since.is_some() {
             self.missed = 0;
@@ -113,7 +113,7 @@ impl Polling {
         self.stop();
     }
 
-    /// Takes in that another wait begins, or that none goes on.
+    /// Notes that another wait begins, or that none goes on.
     pub fn stop(&mut self) {
         (self.since, self.shared) = (None, false);
     }
@@ -138,7 +138,7 @@ impl Polling {
         Step::Sleep
     }
 
-    /// Takes in that the processor was given to others, and came back at `now` after so long.
+    /// Notes that the processor was given to others, and came back at `now` after so long.
     pub fn gave_way(&mut self, took: Duration, now: Duration) {
         self.shared = took > SHARED_MAX;
         if took <= self.time.max(SHARED_MAX) {
@@ -292,7 +292,7 @@ impl Task {
         Task { shared: shared.clone(), polling, epoch, came: 0, sent: 0, client }
     }
 
-    /// Takes in what happened since the last look. Returns whether anything did.
+    /// Handles what has happened since the last look. Returns whether anything did.
     fn look(&mut self) -> bool {
         let came = self.shared.came.load(Ordering::SeqCst);
         let sent = self.shared.sent.load(Ordering::SeqCst);

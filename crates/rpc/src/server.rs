@@ -401,7 +401,7 @@ fn fit_descriptors(limits: &mut ServerLimits) {
     (limits.connections_max, limits.unproven_max) = (connections, unproven);
 }
 
-/// Returns the number of connections, and of unproven ones besides, that fit into so many open files.
+/// Returns the number of connections, and of unproven ones besides, that fit into a limit of open files.
 fn shares(files: usize, connections_max: usize, unproven_max: usize) -> (usize, usize) {
     let room = files.saturating_sub(OTHER_FILES.min(files / 4)).max(2);
     let unproven = unproven_max.min((room / 4).max(1));

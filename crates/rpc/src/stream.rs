@@ -178,7 +178,7 @@ impl Stream {
         })
     }
 
-    /// Takes the stream for not ready, until the system says anew that it is. What was announced before this call is
+    /// Takes the stream for not ready, until the system says again that it is. What was announced before this call is
     /// forgotten, so whatever there is to read or to write has to be tried afterwards.
     pub(crate) fn forget(&self, interest: Interest) {
         let would_block = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
@@ -210,7 +210,7 @@ impl Stream {
     pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
         let requested = bytes_max.min(buffer.capacity() - buffer.len());
         let mut read = Ok(0);
-        // Less than was asked for is all that there is, and what comes later is announced anew, as is the stream's end: to ask
+        // Less than was asked for is all that there is, and what comes later is announced separately, as is the stream's end: to ask
         // again now would be a system call for nothing. So the stream counts as not ready then. The read happens within
         // `try_io`, which goes by what was announced before it: what another thread of the runtime is told between the
         // read and the end of `try_io` stays announced.

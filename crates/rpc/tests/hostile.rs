@@ -89,7 +89,7 @@ fn clients_of_older_versions_are_served_without_what_is_newer() {
 }
 
 #[test]
-fn what_makes_no_sense_is_answered_and_the_connection_goes_on() {
+fn invalid_requests_are_answered_and_the_connection_continues() {
     let server = open_server();
     let mut stream = introduced(&server, 3);
     for kind in [MessageKind::BEGIN, MessageKind::CANCEL, MessageKind::WINDOW] {
@@ -127,7 +127,7 @@ fn what_makes_no_sense_is_answered_and_the_connection_goes_on() {
 }
 
 #[test]
-fn random_frames_end_no_server_and_hold_nothing() {
+fn random_frames_neither_stop_the_server_nor_hold_memory() {
     let server = open_server();
     for seed in 0..40 {
         let mut random = SmallRng::seed_from_u64(seed);

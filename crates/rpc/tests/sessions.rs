@@ -163,7 +163,7 @@ async fn a_session_goes_on_over_the_next_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_that_were_lost_on_their_way_are_missed_and_known_to_be() {
+async fn events_lost_on_the_way_are_reported_as_missed() {
     let (server, _, key) = serve();
     let relay = Relay::to(&server);
     let (mine, other) = (relay.link(&key), link(&server, &key));

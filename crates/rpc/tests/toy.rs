@@ -241,7 +241,7 @@ async fn a_service_that_asks_for_it_gets_requests_one_after_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_when_the_server_goes_is_told() {
+async fn waiting_subscriptions_learn_that_the_server_has_gone() {
     let (server, _, key) = serve();
     let link = link(&server, &key);
     let mut subscription = watch(&link).await;

@@ -513,7 +513,7 @@ impl Inner {
     }
 }
 
-/// Waits for positions that are being taken; for ever if there are none. Returns `None` if they could not be taken.
+/// Waits for positions that are being taken; forever if there are none. Returns `None` if they could not be taken.
 async fn taken(taking: &mut Option<PositionRequest>) -> Option<(u64, u64)> {
     let Some(PositionRequest { count, first }) = taking else { return std::future::pending().await };
     let (first, count) = (first.await, *count);

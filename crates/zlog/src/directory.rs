@@ -26,7 +26,7 @@ pub struct Listed {
     pub name: String,
     /// Its identity.
     pub id: LogId,
-    /// The time at which it was created, in milliseconds since 1970, by the clock of whoever did.
+    /// The time at which it was created, in milliseconds since 1970, by the clock of the client that created it.
     pub created_ms: u64,
 }
 

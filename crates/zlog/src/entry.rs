@@ -104,7 +104,7 @@ impl Entry {
 pub enum Slot {
     /// An entry.
     Entry(Entry),
-    /// Nothing, for ever: the position was filled, because its writer did not write in time.
+    /// Nothing, forever: the position was filled, because its writer did not write in time.
     Filled,
     /// Nothing any more: the position was trimmed.
     Trimmed,

@@ -100,7 +100,7 @@ impl View {
     }
 
     /// Returns the position after that of the last of the first `places` places of an object; the view's first one if there are none.
-    /// The greatest of all objects is where a log ends whose objects have so many places.
+    /// The greatest value of all objects is the end of a log whose objects have these numbers of places.
     pub fn position_after(&self, object: u32, places: u64) -> u64 {
         match places.checked_sub(1) {
             Some(place) => {

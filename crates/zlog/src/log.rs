@@ -269,7 +269,7 @@ impl Log {
         self.inner.may_write()?;
         if let Some(last) = before.checked_sub(1) {
             self.given_out(last).await?;
-            // A position that was given out and not used may be given out anew by a recovery. From the moment on that the last one
+            // A position that was given out and not used may be given out again by a recovery. From the moment on that the last one
             // is marked, no recovery does so: otherwise what is appended there would be taken for trimmed.
             self.inner.trim(last).await?;
             self.given_out(last).await?;

@@ -50,7 +50,7 @@ impl Guess {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes in how many of the bytes from a place on were wanted, when so many had been asked for.
+    /// Learns how many of the bytes that were asked for, from a place on, were wanted.
     fn learn(&self, asked: u64, wanted: u64) {
         // What is longer takes a second request in any case.
         let wanted = if wanted > GUESS_BYTES_MAX { 0 } else { wanted };

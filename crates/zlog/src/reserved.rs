@@ -33,7 +33,7 @@ impl Reserved {
         }
     }
 
-    /// Takes the next positions out that are in one object of a view and follow each other: at most so many.
+    /// Takes out the next positions that are in one object of a view and follow each other, up to a maximum number.
     pub fn take(&mut self, view: &View, most: u64) -> Option<Range<u64>> {
         let next = self.0.front_mut()?;
         let first = next.start;

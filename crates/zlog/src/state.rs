@@ -158,7 +158,7 @@ pub(crate) struct CachedViews {
 pub(crate) struct Named {
     format: u32,
     pub id: LogId,
-    /// The time at which the log was created, in milliseconds since 1970, by the clock of whoever did.
+    /// The time at which the log was created, in milliseconds since 1970, by the clock of the client that created it.
     pub created_ms: u64,
     /// True if the deletion of the log has begun: it cannot be opened or renamed any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -157,7 +157,7 @@ pub(super) fn runs(args: &Args, durability: Durability) -> Vec<Parameters> {
 }
 
 impl Parameters {
-    /// Returns those of a cluster with as many clients as it takes, each of which writes so many batches.
+    /// Returns those of a cluster with as many clients as it takes, each of which writes a number of batches.
     fn of(durability: Durability, servers: u32, batch: u64, writes: u64) -> Self {
         let clients = servers.max(CLIENTS_MIN);
         Self {
@@ -196,7 +196,7 @@ impl Parameters {
         HEAD_BYTES + entries * (u64::from(self.entry_bytes) + ENTRY_HEAD_BYTES)
     }
 
-    /// Returns the entries in a second that each resource allows for itself, where the server with most objects has so many.
+    /// Returns the entries per second that each resource allows by itself, given the number of objects of the server that has most.
     fn allowed(&self, costs: &Costs, network: Network, objects_max: u32) -> f64 {
         let batch = self.batch as f64;
         // A batch that is longer than a unit is written in pieces.
@@ -352,7 +352,7 @@ struct Cluster {
 /// Simulates a run.
 ///
 /// # Errors
-/// If a position was acknowledged twice or lost, or clients wait for ever: a mistake in what is simulated.
+/// If a position was acknowledged twice or lost, or clients wait forever: a mistake in what is simulated.
 pub(super) fn simulate(
     parameters: Parameters,
     costs: Costs,
@@ -590,7 +590,7 @@ impl Cluster {
         self.events.add(time, Event::Answer { client, epoch, positions, result });
     }
 
-    /// Takes in the answer to a write, as the library's task does.
+    /// Handles the answer to a write, as the library's task does.
     fn answer(
         &mut self,
         now: u64,

@@ -168,7 +168,7 @@ mod tests {
         text.lines().find(|line| line.contains(what)).unwrap().to_owned()
     }
 
-    /// Returns the line of a follower's latency whose repetitions saw so many entries per second.
+    /// Returns the line of a follower's latency whose repetitions saw a number of entries per second.
     fn line(entries_per_second: &[f64]) -> String {
         let repetitions =
             entries_per_second.iter().map(|per_second| measurement(Subject::Log, *per_second, 1000.0));

@@ -1,7 +1,7 @@
 //! A client process of the study: all clients of one sequencer, so that it sees every position of it.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nacre::sequencer::Sequencer;
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::point::BIN_MS;
 use crate::BenchError;
 use crate::kit::machine::now_ns;
-use crate::kit::positions::Positions;
 use crate::kit::process::{self, together};
 use crate::kit::server;
+use crate::kit::tally::{Counts, Tally, take};
 
 /// The parameters of a client process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,42 +46,26 @@ struct Client {
 
 /// The counting side of the clients.
 struct Counter {
-    begin: Instant,
-    end: Instant,
+    tally: Tally,
     /// The time of the last position of any client.
     last: Instant,
-    bins: Vec<u32>,
     longest_ms: Vec<f64>,
-    positions: Positions,
-    /// The last position of each client.
-    clients: Vec<u64>,
 }
 
 impl Counter {
-    fn note(&mut self, client: usize, now: Instant, position: u64) -> Result<(), BenchError> {
-        self.positions.add(position)?;
-        let before = std::mem::replace(&mut self.clients[client], position);
-        if before > position {
-            return Err(BenchError::Lost(format!(
-                "a client got position {position} after position {before}"
-            )));
-        }
-        self.pause_until(now);
-        // What came after the window is checked, and not counted.
-        let bin = self.bin(now);
-        if let Some(count) = self.bins.get_mut(bin) {
-            *count += 1;
-        }
-        Ok(())
+    fn new(tally: Tally) -> Self {
+        Self { last: tally.begin(), longest_ms: vec![0.0; tally.intervals()], tally }
     }
 
-    fn bin(&self, now: Instant) -> usize {
-        ((now - self.begin).as_millis() / u128::from(BIN_MS)) as usize
+    fn note(&mut self, client: usize, now: Instant, position: u64) -> Result<(), BenchError> {
+        self.tally.note(client, now, position)?;
+        self.pause_until(now);
+        Ok(())
     }
 
     fn pause_until(&mut self, now: Instant) {
         let pause_ms = (now - self.last).as_secs_f64() * 1e3;
-        let bin = self.bin(now).min(self.longest_ms.len().saturating_sub(1));
+        let bin = self.tally.interval(now).min(self.longest_ms.len().saturating_sub(1));
         if let Some(longest_ms) = self.longest_ms.get_mut(bin) {
             *longest_ms = longest_ms.max(pause_ms);
         }
@@ -89,17 +73,12 @@ impl Counter {
     }
 
     fn record(mut self, begin_ns: u64) -> ClientRecord {
-        if self.last < self.end {
-            self.pause_until(self.end);
+        let end = self.tally.end();
+        if self.last < end {
+            self.pause_until(end);
         }
-        ClientRecord {
-            begin_ns,
-            positions: self.positions.count(),
-            lost: self.positions.missing(),
-            gaps: self.positions.gaps(),
-            bins: self.bins,
-            longest_ms: self.longest_ms,
-        }
+        let Counts { bins, positions, lost, gaps } = self.tally.finish();
+        ClientRecord { begin_ns, bins, longest_ms: self.longest_ms, positions, lost, gaps }
     }
 }
 
@@ -122,55 +101,38 @@ async fn prepare(orders: &Orders) -> Result<Vec<Client>, BenchError> {
 
 async fn work(orders: &Orders, clients: Vec<Client>, begin: Instant) -> Result<ClientRecord, BenchError> {
     let begin_ns = now_ns().saturating_sub(begin.elapsed().as_nanos() as u64);
-    let intervals = orders.window_ms.div_ceil(BIN_MS) as usize;
-    let mut positions = Positions::default();
-    for client in &clients {
-        positions.add(client.first)?;
+    let mut tally = Tally::new(begin, orders.window_ms, BIN_MS, clients.len());
+    for (number, client) in clients.iter().enumerate() {
+        tally.add(number, client.first)?;
     }
-    let counter = RefCell::new(Counter {
-        begin,
-        end: begin + Duration::from_millis(orders.window_ms),
-        last: begin,
-        bins: vec![0; intervals],
-        longest_ms: vec![0.0; intervals],
-        positions,
-        clients: clients.iter().map(|client| client.first).collect(),
+    let end = tally.end();
+    let counter = RefCell::new(Counter::new(tally));
+    let takes = clients.iter().enumerate().map(|(number, client)| {
+        let (counter, sequencer) = (&counter, &client.sequencer);
+        take(
+            end,
+            async move || Ok(sequencer.next().await?),
+            move |now, position| counter.borrow_mut().note(number, now, position),
+        )
     });
-    let all = clients.iter().enumerate();
-    together(all.map(|(number, client)| take(&counter, number, &client.sequencer))).await?;
+    together(takes).await?;
     for client in &clients {
         client.store.end_sequencers().await;
     }
     Ok(counter.into_inner().record(begin_ns))
 }
 
-/// Takes one position after the other until the window is over, and waits for the last one.
-async fn take(counter: &RefCell<Counter>, client: usize, sequencer: &Sequencer) -> Result<(), BenchError> {
-    let end = counter.borrow().end;
-    while Instant::now() < end {
-        let position = sequencer.next().await?;
-        counter.borrow_mut().note(client, Instant::now(), position)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_pause_of_the_sequencer_is_one_of_all_its_clients() {
         let begin = Instant::now();
         let at = |ms: u64| begin + Duration::from_millis(ms);
-        let mut counter = Counter {
-            begin,
-            end: at(4 * BIN_MS),
-            last: begin,
-            bins: vec![0; 4],
-            longest_ms: vec![0.0; 4],
-            positions: Positions::default(),
-            clients: vec![0; 2],
-        };
+        let mut counter = Counter::new(Tally::new(begin, 4 * BIN_MS, BIN_MS, 2));
         for (client, ms, position) in [(0, 10, 1), (1, 15, 2), (0, 20, 3), (1, 2 * BIN_MS + 20, 9)] {
             counter.note(client, at(ms), position).unwrap();
         }

@@ -102,7 +102,7 @@ fn compiled(shipped: &Shipped) -> Result<Arc<Policy>, BenchError> {
     Ok(Arc::new(policy.map_err(|error| BenchError::Process(error.to_string()))?))
 }
 
-/// Returns whether so many resources can leave rank 0 in this time: a rank makes a limited number of moves at a tick.
+/// Returns whether a number of resources can leave rank 0 within a time: a rank makes a limited number of moves at a tick.
 pub(super) fn fits(start: Start, subtrees: usize, ticks: usize) -> bool {
     start == Start::Skewed || subtrees <= ticks * MOVES_PER_TICK_MAX as usize / 2
 }

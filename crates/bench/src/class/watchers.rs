@@ -103,7 +103,7 @@ async fn receive(watches: &mut Watches, notifications: u32) -> Result<Vec<u64>, 
         .collect())
 }
 
-/// Measures notifications to so many watchers, ten on each connection.
+/// Measures notifications to a number of watchers, ten on each connection.
 pub(super) async fn measure(
     program: &Path,
     folder: Option<&Path>,

@@ -11,9 +11,9 @@ use super::point::{BIN_MS, Pause, System};
 use crate::BenchError;
 use crate::kit::machine::now_ns;
 use crate::kit::peer::etcd;
-use crate::kit::positions::Positions;
 use crate::kit::process::{self, together};
 use crate::kit::server;
+use crate::kit::tally::{Counts, Tally, take};
 
 /// The time after which a request to a member of the peer is sent to another member.
 const ATTEMPT_MAX: Duration = Duration::from_millis(500);
@@ -51,7 +51,6 @@ pub(super) struct ClientRecord {
 #[derive(Clone, Copy)]
 struct Progress {
     last: Instant,
-    position: Option<u64>,
     /// The beginning and the length of the longest pause.
     pause: (Instant, Duration),
 }
@@ -68,37 +67,20 @@ impl Progress {
 
 /// The counting side of the clients.
 struct Counter {
-    begin: Instant,
-    end: Instant,
-    bins: Vec<u32>,
-    positions: Positions,
+    tally: Tally,
     clients: Vec<Progress>,
 }
 
 impl Counter {
     fn note(&mut self, client: usize, now: Instant, position: u64) -> Result<(), BenchError> {
-        self.positions.add(position)?;
-        let progress = &mut self.clients[client];
-        if let Some(before) = progress.position
-            && before > position
-        {
-            let text = format!("a client got position {position} after position {before}");
-            return Err(BenchError::Lost(text));
-        }
-        progress.position = Some(position);
-        progress.pause_until(now);
-        // What came after the window is checked, and not counted.
-        let bin = ((now - self.begin).as_millis() / u128::from(BIN_MS)) as usize;
-        if let Some(count) = self.bins.get_mut(bin) {
-            *count += 1;
-        }
+        self.tally.note(client, now, position)?;
+        self.clients[client].pause_until(now);
         Ok(())
     }
 
     fn record(mut self, begin_ns: u64) -> ClientRecord {
-        let end = self.end;
+        let (begin, end) = (self.tally.begin(), self.tally.end());
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let begin = self.begin;
         let pause = |client: &mut Progress| {
             if client.last < end {
                 client.pause_until(end);
@@ -106,14 +88,8 @@ impl Counter {
             Pause { from_ms: ms(client.pause.0 - begin), ms: ms(client.pause.1) }
         };
         let pauses = self.clients.iter_mut().map(pause).collect();
-        ClientRecord {
-            begin_ns,
-            pauses,
-            positions: self.positions.count(),
-            lost: self.positions.missing(),
-            gaps: self.positions.gaps(),
-            bins: self.bins,
-        }
+        let Counts { bins, positions, lost, gaps } = self.tally.finish();
+        ClientRecord { begin_ns, bins, pauses, positions, lost, gaps }
     }
 }
 
@@ -158,18 +134,19 @@ async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
 
 async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRecord, BenchError> {
     let begin_ns = now_ns().saturating_sub(begin.elapsed().as_nanos() as u64);
-    let progress = Progress { last: begin, position: None, pause: (begin, Duration::ZERO) };
-    let counter = RefCell::new(Counter {
-        begin,
-        end: begin + Duration::from_millis(orders.window_ms),
-        bins: vec![0; orders.window_ms.div_ceil(BIN_MS) as usize],
-        positions: Positions::default(),
-        clients: vec![progress; orders.clients as usize],
-    });
+    let progress = Progress { last: begin, pause: (begin, Duration::ZERO) };
+    let clients = vec![progress; orders.clients as usize];
+    let tally = Tally::new(begin, orders.window_ms, BIN_MS, clients.len());
+    let end = tally.end();
+    let counter = RefCell::new(Counter { tally, clients });
+    let note = |client: usize| {
+        let counter = &counter;
+        move |now, position| counter.borrow_mut().note(client, now, position)
+    };
     match ready {
         Ready::Nacre(stores, sequencers) => {
             let clients = sequencers.iter().enumerate().map(|(client, sequencer)| {
-                take(&counter, client, async move || Ok(sequencer.next().await?))
+                take(end, async move || Ok(sequencer.next().await?), note(client))
             });
             together(clients).await?;
             for store in stores {
@@ -180,25 +157,11 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
             let clients = members
                 .into_iter()
                 .enumerate()
-                .map(|(client, mut member)| take(&counter, client, async move || member.next().await));
+                .map(|(client, mut member)| take(end, async move || member.next().await, note(client)));
             together(clients).await?;
         }
     }
     Ok(counter.into_inner().record(begin_ns))
-}
-
-/// Takes one position after the other until the window is over, and waits for the last one.
-async fn take(
-    counter: &RefCell<Counter>,
-    client: usize,
-    mut next: impl AsyncFnMut() -> Result<u64, BenchError>,
-) -> Result<(), BenchError> {
-    let end = counter.borrow().end;
-    while Instant::now() < end {
-        let position = next().await?;
-        counter.borrow_mut().note(client, Instant::now(), position)?;
-    }
-    Ok(())
 }
 
 /// A client of the peer, which goes on to the next member when one does not answer.

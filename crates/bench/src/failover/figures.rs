@@ -57,7 +57,7 @@ fn write(
     figure::write(folder, name, Figure::of("Positions per second over time", subtitle, x, y, lines).svg())
 }
 
-/// Returns the rate of each sequencer in a range of intervals, so many of which are one point.
+/// Returns the rate of each sequencer in a range of intervals, of which each point of a line covers several.
 fn lines(measured: &Measurement, from: usize, to: usize, joined: usize) -> Vec<Line> {
     let of_sequencer = |(number, bins): (usize, &[u32])| {
         let shown = &bins[from.min(bins.len())..to.min(bins.len())];

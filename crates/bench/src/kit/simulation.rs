@@ -1,5 +1,5 @@
-//! The parts that simulations share: nodes that take one message after the other, the network between them, and events in the order of time.
-//! All times are nanoseconds since the beginning.
+//! The parts that simulations share: nodes that take one message after the other, the network between them, and events in the order of
+//! time. All times are nanoseconds since the beginning.
 
 use std::collections::BTreeMap;
 

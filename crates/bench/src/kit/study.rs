@@ -108,7 +108,7 @@ pub(crate) fn check_signals() -> Result<(), BenchError> {
 pub(crate) struct Steps(ProgressBar);
 
 impl Steps {
-    /// Creates the line of a study of so many steps.
+    /// Creates the line of a study, given the number of its steps.
     pub(crate) fn new(steps: u64) -> Self {
         let bar = ProgressBar::new(steps);
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta} {msg}") {

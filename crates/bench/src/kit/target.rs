@@ -78,17 +78,17 @@ impl Unit {
 pub(crate) struct Targets(Vec<Target>);
 
 impl Targets {
-    /// Adds a value that is to be at least so much.
+    /// Adds a value with its lower bound.
     pub(crate) fn at_least(&mut self, measure: impl Into<String>, measured: f64, unit: Unit, bound: f64) {
         self.add(measure.into(), Some(measured), unit, Bound::AtLeast(bound));
     }
 
-    /// Adds a value that is to be at most so much.
+    /// Adds a value with its upper bound.
     pub(crate) fn at_most(&mut self, measure: impl Into<String>, measured: f64, unit: Unit, bound: f64) {
         self.add(measure.into(), Some(measured), unit, Bound::AtMost(bound));
     }
 
-    /// Adds a value that is to be at most so much, or that it was not measured.
+    /// Adds a value with its upper bound, or the remark that it was not measured.
     pub(crate) fn at_most_if_measured(
         &mut self,
         measure: impl Into<String>,

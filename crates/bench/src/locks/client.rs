@@ -33,13 +33,13 @@ pub(super) struct Orders {
 /// The lock service that a client uses.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Plan {
-    /// Nacre, with so many sessions.
+    /// Nacre, with this number of sessions.
     Nacre { store: String, sessions: u32 },
     /// The kernel, by a file of this machine.
     Ofd { path: PathBuf },
-    /// ZooKeeper, with so many sessions.
+    /// ZooKeeper, with this number of sessions.
     Zookeeper { address: String, sessions: u32 },
-    /// etcd, with so many connections.
+    /// etcd, with this number of connections.
     Etcd { address: String, connections: u32 },
 }
 
@@ -54,7 +54,7 @@ pub(super) enum Work {
     Cycle(Batch),
     /// Locks and unlocks ranges that nobody else wants until the time is over, several at once.
     Loop(Loop),
-    /// Hands one byte from each of so many waiters to the next.
+    /// Hands one byte from each of a number of waiters to the next.
     Queue { waiters: usize },
 }
 

@@ -36,7 +36,7 @@ fn impossible(error: PatternError) -> BenchError {
     BenchError::Process(format!("a pattern of the study has no normal form: {error}"))
 }
 
-/// Returns what it costs to restrict a pattern to one of so many servers, and to find its first and its last byte there.
+/// Returns the cost of restricting a pattern to one of a number of servers, and of finding its first and its last byte there.
 pub(super) fn restriction_ns(servers: u32, regions: u64) -> Result<Spread, BenchError> {
     let shape = Shape::Strided { regions, separation_bytes: 4096 };
     let pattern = Pattern::new(&shape.at(0)).map_err(impossible)?;
@@ -45,7 +45,7 @@ pub(super) fn restriction_ns(servers: u32, regions: u64) -> Result<Spread, Bench
     Ok(time_ns(|| pattern.restrict(stripe).map(|own| own.bounds())))
 }
 
-/// Returns what it costs to find out whether two patterns of so many regions, at these distances and with the second one
+/// Returns the cost of finding out whether two patterns of a number of regions, at these distances and with the second one
 /// from an offset on, have a byte in common.
 pub(super) fn conflict_ns(regions: u64, strides: [i64; 2], offset: u64) -> Result<Spread, BenchError> {
     let pattern = |stride, offset| {
@@ -55,7 +55,7 @@ pub(super) fn conflict_ns(regions: u64, strides: [i64; 2], offset: u64) -> Resul
     Ok(time_ns(|| one.search_common(&other, 0, SEARCH_STEPS)))
 }
 
-/// Returns what one bounded search costs between an irregular pattern of so many regions and a regular one.
+/// Returns the cost of one bounded search between an irregular pattern of a number of regions and a regular one.
 pub(super) fn irregular_conflict_ns(regions: u64) -> Result<Spread, BenchError> {
     let irregular = Pattern::new(&Shape::Irregular { regions }.at(0)).map_err(impossible)?;
     let regular = Pattern::new(&Datatype::byte().hvector(regions, 1, 64).at(63)).map_err(impossible)?;
@@ -65,7 +65,7 @@ pub(super) fn irregular_conflict_ns(regions: u64) -> Result<Spread, BenchError> 
 /// The steps of one search of a lock server before it asks whether to go on.
 const SEARCH_STEPS: u32 = 1 << 12;
 
-/// Returns the memory of a strided pattern of so many regions in bytes.
+/// Returns the memory of a strided pattern of a number of regions, in bytes.
 pub(super) fn pattern_bytes(shape: &Shape) -> Result<u64, BenchError> {
     Ok(Pattern::new(&shape.at(0)).map_err(impossible)?.memory_bytes() as u64)
 }

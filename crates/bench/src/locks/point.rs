@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kit::statistic::Spread;
 
-/// The bytes in a row that are one server's, as in the paper.
+/// The number of consecutive bytes that are one server's, as in the paper.
 pub(crate) const STRIPE_BYTES: u64 = 64 << 10;
 
 /// The way to describe the bytes to the servers.
@@ -156,7 +156,7 @@ impl Shape {
         }
     }
 
-    /// Returns the number of requests into which the bytes, from an offset on, are cut for so many servers.
+    /// Returns the number of requests into which the bytes, from an offset on, are cut for a number of servers.
     ///
     /// # Errors
     /// The pattern has no normal form.
@@ -247,12 +247,12 @@ pub(crate) struct Size {
 }
 
 impl Point {
-    /// Returns the bytes of a client with so many regions.
+    /// Returns the bytes of a client, given the number of its regions.
     pub(super) fn shape(&self, regions: u64) -> Shape {
         Shape::Strided { regions, separation_bytes: self.separation_bytes }
     }
 
-    /// Returns the distance of the ranges of two neighbours, with so many regions.
+    /// Returns the distance of the ranges of two neighbours, given the number of regions of each.
     pub(super) fn neighbour_bytes(&self, regions: u64) -> u64 {
         let apart = regions * u64::from(100 - self.overlap_percent.unwrap_or(0)) / 100;
         apart * self.separation_bytes

@@ -67,7 +67,7 @@ impl Bench {
         }
     }
 
-    /// Starts servers, and clients with so many sessions each.
+    /// Starts servers, and clients with a number of sessions each.
     pub(super) async fn stage(
         &self,
         server_count: u32,
@@ -123,7 +123,7 @@ impl Bench {
         Ok(measured)
     }
 
-    /// Finds out how many regions can be acquired within the bound, of so many at most, and how many such patterns make a
+    /// Finds out how many regions can be acquired within the bound, up to a limit, and how many such patterns make a
     /// phase.
     async fn calibrate(&self, stage: &mut Stage, point: &Point, most: u64) -> Result<Size, BenchError> {
         let mut regions = most.min(TRIAL_REGIONS);

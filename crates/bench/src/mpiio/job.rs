@@ -83,7 +83,7 @@ struct LockServers {
     _runtime: Runtime,
 }
 
-/// All that runs the jobs of a study.
+/// The launchers, libraries and servers with which a study runs its jobs.
 pub(super) struct Jobs {
     nacre: PathBuf,
     installed: Vec<Installed>,

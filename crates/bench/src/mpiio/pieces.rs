@@ -1,7 +1,7 @@
 //! The study of small pieces: ranks whose pieces of a file come in turns, each call about many of a rank's own, collective or independent.
 //!
 //! The paper measures such accesses through the file systems of its time (section 6.1). Here the MPI libraries' own ways are the peers:
-//! data sieving, which reads and writes back what is between the pieces, exchanges between ranks, and a call of the system for each piece,
+//! data sieving, which reads and writes back what is between the pieces, exchanges between ranks, and a system call for each piece,
 //! which is the floor for whoever touches nothing else.
 
 use std::ffi::OsString;
@@ -247,7 +247,7 @@ fn evaluate(series: &[Series]) -> Targets {
                     format!("{}, {verb} {piece_bytes} bytes {}: datatype locks", mpi.title(), call.name());
                 let peers = [
                     ("no atomic mode, sieving", System::None),
-                    ("a call of the system for each piece", System::NoneUnsieved),
+                    ("a system call for each piece", System::NoneUnsieved),
                     ("its own atomic mode", System::Own),
                 ];
                 for (peer, system) in peers {

@@ -16,7 +16,7 @@ use crate::kit::latency::{Latencies, LatencyCounts};
 use crate::kit::process::{self, together};
 use crate::kit::server;
 
-/// One of so many files is read back by a check.
+/// The number of files of which a check reads one back.
 const CHECKED: u32 = 16;
 
 /// The way to the files.
@@ -44,7 +44,7 @@ pub(super) struct Orders {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Work {
-    /// Make so many files each, or those that are made before the bound is over.
+    /// Make this number of files each, or those that are made before the bound is over.
     Create {
         files: u32,
         bound_ms: u64,
@@ -55,7 +55,7 @@ pub(super) enum Work {
     },
     Stat,
     Rename,
-    /// List the directory so many times, which must have so many entries; `None` for those that the client has made.
+    /// List the directory this number of times, and expect this number of entries in it; `None` for those that the client has made.
     List {
         times: u32,
         entries: Option<u64>,
@@ -94,7 +94,7 @@ impl Progress {
 }
 
 impl Work {
-    /// Returns the numbers of its operations, for a client that has made so many files.
+    /// Returns the numbers of its operations, given the number of files that a client has made.
     fn numbers(self, made: u32) -> impl Iterator<Item = u32> {
         let (end, step) = match self {
             Work::Create { files, .. } => (files, 1),

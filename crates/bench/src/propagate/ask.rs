@@ -13,7 +13,7 @@ use crate::{BenchError, Common};
 
 pub(super) async fn measure(args: &Args, common: &Common, point: &Point) -> Result<Measurement, BenchError> {
     let plan = ServerPlan { durability: point.durability, ..ServerPlan::volatile(point.servers) };
-    let servers = Servers::start(&common.nacre()?, plan, args.folder.as_deref()).await?;
+    let servers = Servers::start(&common.nacre()?, plan, args.files.folder()).await?;
     let store = server::open(&servers.uri).await?;
     let objects = one_at_each(&servers.uri, point.servers)?;
     let objects: Vec<nacre::Object> =

@@ -66,7 +66,7 @@ pub(super) async fn measure(
     point: &CommitPoint,
 ) -> Result<CommitMeasurement, BenchError> {
     let plan = ServerPlan { durability: point.durability, ..ServerPlan::volatile(1) };
-    let servers = Servers::start(&common.nacre()?, plan, args.folder.as_deref()).await?;
+    let servers = Servers::start(&common.nacre()?, plan, args.files.folder()).await?;
     let store = server::open(&servers.uri).await?;
     let gather = Duration::from_secs_f64(point.gather_ms / 1e3);
     // What is gathered is committed a few times at least.

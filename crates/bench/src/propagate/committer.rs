@@ -135,7 +135,7 @@ impl Committer {
         Ok(times)
     }
 
-    /// Makes so many versions at the point's pace.
+    /// Makes a number of versions at the point's pace.
     pub(super) async fn run(&mut self, point: &Point, updates: u64) -> Result<Vec<Times>, BenchError> {
         // By then every server is told to look.
         tokio::time::sleep(START).await;

@@ -17,7 +17,7 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Creates the part of the server at a place among so many.
+    /// Creates the part of a server, given its place and the number of all servers.
     pub(super) fn new(way: Way, place: u32, servers: u32, fan_out: u32) -> Self {
         Self { newest: 0, targets: targets(way, place, servers, fan_out) }
     }

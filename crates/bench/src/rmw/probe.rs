@@ -90,7 +90,7 @@ pub(super) async fn reopen(
     let empty_bytes = Servers::start(program, plan, folder.as_deref()).await?.memory_bytes();
     let mut servers = Servers::start(program, plan, folder.as_deref()).await?;
     fill(&servers.uri, extents).await?;
-    // Before the kill: after the start the server may take a snapshot, and the count begins anew.
+    // Before the kill: after the start the server may take a snapshot, and the count starts over.
     let log_bytes =
         info(&server::open(&servers.uri).await?).await?["replay_bytes"].as_u64().unwrap_or_default();
     let open_s = servers.kill_and_restart().await?.as_secs_f64();

@@ -159,7 +159,7 @@ pub(crate) async fn open(
     Ok(opened.map(|(blocks, way)| Connection { names: names.clone(), blocks, way: way.clone() }).collect())
 }
 
-/// Opens so many sessions.
+/// Opens a number of sessions.
 async fn zookeeper_sessions(
     address: &str,
     sessions: u32,

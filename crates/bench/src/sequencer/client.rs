@@ -143,7 +143,7 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
     Ok(tally)
 }
 
-/// Takes so many positions by each round trip until the window ends; `take` returns the first of them. Only single ones are
+/// Takes a number of positions by each round trip until the window ends; `take` returns the first of them. Only single ones are
 /// known to be the client's alone.
 async fn repeat(
     counter: &RefCell<Counter>,

@@ -124,7 +124,7 @@ pub(crate) async fn create(store: &nacre::Store, name: &str) -> Result<(), Bench
     Ok(())
 }
 
-/// Waits until so many daemons are known to stand by.
+/// Waits until a number of daemons are known to stand by.
 ///
 /// # Errors
 /// If they do not.

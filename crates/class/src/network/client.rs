@@ -47,7 +47,7 @@ pub async fn call(link: Arc<Link>, request: &Request<'_>) -> Result<Called, Call
             Reply::Again => {}
         }
     }
-    let text = format!("the server at {} finds no room for the output, again and again", link.address());
+    let text = format!("the server at {} repeatedly had no memory for the output", link.address());
     Err(StoreError::new(ErrorKind::Busy, text).into())
 }
 

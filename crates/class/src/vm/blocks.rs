@@ -32,7 +32,7 @@ pub(super) struct Blocks {
     chunks: RefCell<Vec<*mut u8>>,
 }
 
-/// Returns the size of small block that has room for so many bytes, by its index; `bytes` is 1 to [`SMALL_BYTES_MAX`].
+/// Returns the index of the size of small blocks that has room for `bytes`; `bytes` is 1 to [`SMALL_BYTES_MAX`].
 fn class(bytes: usize) -> usize {
     (bytes - 1) / ALIGNMENT
 }
@@ -108,7 +108,7 @@ impl Blocks {
         self.free[class].set(block);
     }
 
-    /// Gives a block another size, and returns where it is then; null if there is no memory, and the block stays.
+    /// Resizes a block, and returns its address then; null if there is no memory, and the block stays as it was.
     ///
     /// # Safety
     ///
@@ -157,12 +157,12 @@ mod tests {
 
     fn fill(block: *mut u8, bytes: usize, with: u8) {
         assert!(!block.is_null() && (block as usize).is_multiple_of(ALIGNMENT));
-        // SAFETY: the block has so many bytes.
+        // SAFETY: the block has this many bytes.
         unsafe { block.write_bytes(with, bytes) };
     }
 
     fn holds(block: *mut u8, bytes: usize, with: u8) -> bool {
-        // SAFETY: the block has so many bytes, and was filled.
+        // SAFETY: the block has this many bytes, and was filled.
         unsafe { std::slice::from_raw_parts(block, bytes) }.iter().all(|byte| *byte == with)
     }
 

@@ -170,7 +170,7 @@ impl Host {
         left >= 0
     }
 
-    /// Makes sure that a native function may allocate so much; false if it may not.
+    /// Makes sure that a native function may allocate a number of bytes; false if it may not.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let wanted = self.used.get().saturating_add(self.external.get()).saturating_add(bytes);
         if wanted > self.limit.get() {
@@ -240,8 +240,8 @@ pub(super) unsafe fn host_of<'a>(state: *mut ffi::lua_State) -> &'a Host {
 /// The place of the stack's block among those that a new state takes: it follows the state itself.
 const STACK_PLACE: u8 = 2;
 
-/// The greatest length of the stack in bytes: some ten thousand values of 16 bytes, and those that Lua adds to them. A chain of tables that call
-/// each other makes Lua move the whole stack again and again, without one instruction of the script, so a stack of a million values,
+/// The greatest length of the stack in bytes: some ten thousand values of 16 bytes, and those that Lua adds to them. A chain of tables that
+/// call each other makes Lua move the whole stack again and again, without one instruction of the script, so a stack of a million values,
 /// which is Lua's own limit, would take minutes.
 const STACK_BYTES_MAX: usize = 12_000 * 16;
 
@@ -297,7 +297,7 @@ pub(super) unsafe extern "C" fn allocate(
     allocated.cast()
 }
 
-/// Called by Lua after every so many instructions.
+/// Called by Lua after a fixed number of instructions each time.
 ///
 /// # Safety
 ///

@@ -228,7 +228,7 @@ fn key_range(stack: &Stack<'_>) -> Result<c_int, Raise> {
             limit = stack
                 .to_integer(top)
                 .and_then(|limit| u64::try_from(limit).ok())
-                .ok_or_else(|| Raise::invalid("keys: \"limit\" is no count"))?;
+                .ok_or_else(|| Raise::invalid("keys: \"limit\" is not a count"))?;
         }
         stack.pop(1);
     }
@@ -281,7 +281,7 @@ fn remove_attribute(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn fail(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let number = stack.integer(1)?.unsigned_abs();
     let number = i32::try_from(number).ok().filter(|number| (1..4096).contains(number));
-    let number = number.ok_or_else(|| Raise::invalid("fail: it is no error number"))?;
+    let number = number.ok_or_else(|| Raise::invalid("fail: it is not an error number"))?;
     match stack.to_bytes(2) {
         Some(text) => {
             // A byte that is not UTF-8 becomes three.

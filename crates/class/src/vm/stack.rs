@@ -107,7 +107,7 @@ impl<'a> Stack<'a> {
         if self.host.charge(instructions) { Ok(()) } else { Err(Raise::Fatal) }
     }
 
-    /// Makes sure that there is memory for so many bytes, and charges for filling them.
+    /// Makes sure that there is memory for a number of bytes, and charges for filling them.
     pub fn reserve(&self, bytes: usize) -> Result<(), Raise> {
         if !self.host.reserve(bytes) {
             return Err(Raise::Fatal);

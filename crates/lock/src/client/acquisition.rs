@@ -21,7 +21,7 @@ pub struct Wanted {
     pub mode: Mode,
     /// The bytes.
     pub pattern: Pattern,
-    /// The bytes in a row that are one server's.
+    /// The number of consecutive bytes that are one server's.
     pub stripe_bytes: u64,
     /// The number of servers.
     pub servers: u32,
@@ -237,7 +237,7 @@ impl Acquisition {
         }
     }
 
-    /// Takes in that there is no session at a server, and nothing came there: what waits for this server is given up, and with
+    /// Notes that there is no session at a server, and nothing came there: what waits for this server is given up, and with
     /// it the operation, which ends like this.
     pub(super) fn give_up(&mut self, server: u32, outcome: &Outcome, orders: &mut Vec<Order>) {
         let mut given_up = 0;

@@ -106,7 +106,7 @@ pub(super) fn cut(
         .collect())
 }
 
-/// Refuses one request more than so many, if they are too many.
+/// Refuses one more request if there are too many already.
 fn check_requests(requests: usize) -> Result<(), PatternError> {
     match requests < REQUESTS_MAX {
         true => Ok(()),

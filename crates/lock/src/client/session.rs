@@ -53,9 +53,9 @@ pub enum Ended {
 
 /// A client. Times are durations since any one moment, by a clock that goes on while the machine sleeps.
 ///
-/// It opens a session at a server when an operation needs it, once more if the answer took most of the lease, renews the lease in the background, and counts the lease by its own
-/// clock. When one lease is gone the whole session is: its fence keeps out what it still sends anywhere. It asserts its locks at a
-/// server that restarted.
+/// It opens a session at a server when an operation needs it, once more if the answer took most of the lease, renews the lease in the
+/// background, and counts the lease by its own clock. When one lease is gone the whole session is: its fence keeps out what it still sends
+/// anywhere. It asserts its locks at a server that restarted.
 #[derive(Clone, Debug)]
 pub struct Client {
     session: SessionId,
@@ -128,7 +128,7 @@ impl Expected {
 }
 
 impl Client {
-    /// Creates a client of so many servers, to none of which it is connected. The number of its session is new.
+    /// Creates a client of a number of servers, to none of which it is connected. The number of its session is new.
     pub fn new(session: SessionId, servers: u32) -> Self {
         Self {
             session,
@@ -231,7 +231,7 @@ impl Client {
         }
     }
 
-    /// Takes in that there is a connection to a server. What an earlier one lost is sent again.
+    /// Notes that there is a connection to a server. What an earlier one lost is sent again.
     pub fn connected(&mut self, now: Duration, server: u32, actions: &mut Vec<Action>) {
         self.link(server).connected = true;
         if self.link(server).state != LinkState::Idle && !self.lost {
@@ -242,7 +242,7 @@ impl Client {
         self.schedule(server);
     }
 
-    /// Takes in that the connection to a server is gone, with all calls that are not answered.
+    /// Notes that the connection to a server is gone, with all calls that are not answered.
     pub fn disconnected(&mut self, server: u32) {
         let link = self.link(server);
         link.connected = false;
@@ -407,7 +407,7 @@ impl Client {
         }
     }
 
-    /// Takes in that a server knows the session no more. If that is because it restarted, the session is opened anew.
+    /// Handles a server's answer that it does not know the session. If that is because it restarted, the session is opened again.
     fn restarted(&mut self, now: Duration, server: u32, epoch: u64, actions: &mut Vec<Action>) {
         let link = self.link(server);
         if epoch <= link.epoch {

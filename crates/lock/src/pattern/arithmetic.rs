@@ -51,7 +51,7 @@ fn first_in_range(step: u64, modulus: u64, low: u64, high: u64) -> Option<u64> {
     let negated = |value: u64| (step - value % step) % step;
     let wraps = first_in_range(modulus % step, step, negated(high), negated(low))?;
     let reached = u128::from(modulus) * u128::from(wraps) + u128::from(low);
-    // The quotient is less than the modulus, because residues repeat after so many multiples.
+    // The quotient is less than the modulus, because residues repeat after that number of multiples.
     Some(reached.div_ceil(u128::from(step)) as u64)
 }
 

@@ -190,7 +190,7 @@ impl Builder {
         block.repeated(count, stride, &mut self.budget)
     }
 
-    /// Returns blocks of given counts at given displacements, in a unit of so many bytes.
+    /// Returns blocks of given counts at given displacements, in units of a number of bytes.
     fn indexed(
         &mut self,
         of: &Type,
@@ -279,7 +279,7 @@ fn within(of: &Type, displacement: i128, size: u64, extent: i128) -> Result<Type
     Ok(Type { bytes, lower: 0, upper: position(elements(size, extent)?)? })
 }
 
-/// Returns the length of so many elements of an array in bytes.
+/// Returns the length of a number of elements of an array in bytes.
 fn elements(count: u64, extent: i128) -> Result<i128, PatternError> {
     i128::from(count).checked_mul(extent).ok_or(PatternError::Overflow { quantity: "an array" })
 }

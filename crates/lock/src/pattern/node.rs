@@ -17,7 +17,7 @@ use super::arithmetic::gcd;
 /// A tree.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
-    /// A run of so many bytes.
+    /// A run of this many bytes.
     Block(u64),
     /// Copies of a part at equal distances.
     Run(Arc<Run>),

@@ -103,7 +103,7 @@ pub(super) fn cut(part: &Part, from: i64, to: i64, out: &mut Vec<Part>) {
     }
 }
 
-/// Returns some copies of a run that lies at a position: so many, from a number on.
+/// Returns some copies of a run that lies at a position: a number of them, from one on.
 pub(super) fn copies(run: &Run, at: i64, first: i64, count: i64) -> Part {
     let at = at + first * run.stride as i64;
     if count == 1 {

@@ -13,10 +13,10 @@ use super::node::{Level, Node, Sequence, View};
 use super::part::{Part, join};
 use crate::PatternError;
 
-/// The bytes of a file that are one server's: every so many bytes are the next server's, in turn.
+/// The bytes of a file that are one server's: stripes of one length go round the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stripe {
-    /// The number of bytes in a row that are one server's. Times the number of servers it is at most 2^62.
+    /// The number of consecutive bytes that are one server's. Times the number of servers it is at most 2^62.
     pub bytes: u64,
     /// The number of servers.
     pub servers: u32,
@@ -163,10 +163,9 @@ impl Striped {
 
 /// Returns the first byte from `low` to `high` that two trees and the stripes beside them have.
 ///
-/// A byte that both trees have but the stripes have not is followed by the next stripe, in which the next bytes of
-/// both are sought. Where two runs meet in a few places of a common period, these places are runs themselves, and
-/// the stripe is the second of two runs again. In any case, what all of them have repeats with the least common multiple of their strides, so that the
-/// search ends after that many bytes.
+/// A byte that both trees have but the stripes have not is followed by the next stripe, in which the next bytes of both are sought. Where
+/// two runs meet in a few places of a common period, these places are runs themselves, and the stripe is the second of two runs again. In
+/// any case, what all of them have repeats with the least common multiple of their strides, so that the search ends after that many bytes.
 pub(super) fn meet(
     a: Placed<'_>,
     b: Placed<'_>,

@@ -40,7 +40,7 @@ pub(super) async fn run(
     let (session, slot, first) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            // Whoever asked may be gone.
+            // The caller may be gone.
             let _ = ready.send(Err(error));
             return;
         }

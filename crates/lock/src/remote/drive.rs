@@ -175,7 +175,7 @@ impl Core {
         }
     }
 
-    /// Does what the state machine says, and what is due.
+    /// Carries out the commands of the state machine, and what is due.
     pub(super) fn settle(&mut self) {
         self.client.tick(clock::now(), &mut self.actions);
         // Before anybody is told of a lock: were the program stopped in between, its next check would know no end.
@@ -190,7 +190,7 @@ impl Core {
         }
     }
 
-    /// Takes in all that came, for the background. Returns when there is something to do next; nothing once the session has
+    /// Handles all that arrived, for the background. Returns when there is something to do next; nothing once the session has
     /// ended.
     pub(super) fn look(&mut self) -> Option<Next> {
         let servers: Vec<u32> = self.lines.keys().copied().collect();
@@ -313,7 +313,7 @@ impl Core {
         }
     }
 
-    /// Takes in that the session is bound to a connection.
+    /// Notes that the session is bound to a connection.
     pub(super) fn connected(&mut self, server: u32, subscription: Subscription<AttachRequest>) {
         if let Some(line) = self.lines.get_mut(&server) {
             line.subscription = Some(subscription);
@@ -321,7 +321,7 @@ impl Core {
         }
     }
 
-    /// Takes in what came from a server.
+    /// Handles what arrived from a server.
     pub(super) fn take_in(&mut self, server: u32) {
         let Some(line) = self.lines.get_mut(&server) else { return };
         let now = clock::now();
@@ -386,7 +386,7 @@ impl Core {
         }
     }
 
-    /// Gives up the locks that are not had yet and need a server that cannot be reached, unless the session is open there:
+    /// Gives up the locks that are not held yet and need a server that cannot be reached, unless the session is open there:
     /// then it is waited for as long as the lease lasts.
     pub(super) fn unreachable(&mut self, server: u32, error: &StoreError) {
         if self.client.has_lease(server) {
@@ -405,7 +405,7 @@ impl Core {
         self.client.unreachable(clock::now(), server, &mut self.actions);
     }
 
-    /// Gives the session up, because a server makes no sense or refuses it.
+    /// Gives the session up, because a server's answers are invalid or refuse it.
     pub(super) fn fail(&mut self, error: &StoreError) {
         if self.client.is_lost() {
             return;
@@ -453,7 +453,7 @@ impl Core {
         }
     }
 
-    /// Does what the client says.
+    /// Carries out the client's commands.
     fn carry(&mut self) {
         while !self.actions.is_empty() {
             for action in std::mem::take(&mut self.actions) {
@@ -563,7 +563,7 @@ impl Core {
         if let Some(deadline) = owned.deadline.take() {
             self.deadlines.remove(&(deadline, id));
         }
-        // Whoever asked may be gone: then nobody holds it.
+        // The caller may be gone: then nobody holds it.
         match owned.reply.take() {
             Some(reply) => self.notices.push(Notice::Had(id, reply)),
             None => self.client.release(clock::now(), id, &mut self.actions),

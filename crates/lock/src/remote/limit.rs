@@ -21,7 +21,7 @@ impl Alarm {
             while !over.is_closed() {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
-                    // Whoever waited may be gone.
+                    // The waiter may be gone.
                     let _ = over.send(());
                     return;
                 }

@@ -109,7 +109,7 @@ impl Shared {
         })
     }
 
-    /// Lets the session do something, and has what comes of it sent and told.
+    /// Runs a step of the session, and sends and reports what results from it.
     pub(super) fn with<T>(&self, driver: Driver, act: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.core.lock();
         let result = act(&mut core);
@@ -130,7 +130,7 @@ impl Shared {
         for notice in notices {
             match notice {
                 Notice::Had(id, reply) => {
-                    // Whoever asked may be gone: then nobody holds it.
+                    // The caller may be gone: then nobody holds it.
                     if reply.send(Ok(())).is_err() {
                         unreceived.push(id);
                     }

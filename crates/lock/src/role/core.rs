@@ -279,7 +279,7 @@ impl Core {
         while self.next_number < self.numbers
             && let Some(waiting) = self.numbered.pop()
         {
-            // Whoever asked may be gone; the number is then nobody's.
+            // The caller may be gone; the number is then nobody's.
             let _ = waiting.send(self.take_number());
         }
     }
@@ -297,7 +297,7 @@ impl Core {
         }
     }
 
-    /// Forgets the connection of a session that is no more.
+    /// Forgets the connection of a session that has ended.
     fn forget(&mut self, session: SessionId) {
         if !self.server.knows(session)
             && self.attached.get(&session).is_some_and(|attached| attached.publisher.is_none())
@@ -396,7 +396,7 @@ impl Shared {
         true
     }
 
-    /// Takes in that a connection is gone. The session goes on until its lease lapses.
+    /// Notes that a connection is gone. The session goes on until its lease lapses.
     pub fn detach(&self, link: u64, session: SessionId) {
         let mut core = self.core.lock();
         if let Some(attached) = core.attached.get_mut(&session)

@@ -101,7 +101,7 @@ impl Handle {
         self.shared.core.lock().server.waits(limit)
     }
 
-    /// Takes in the cycles of waiting sessions that span servers: those that are new are reported, and those that stand are
+    /// Handles the cycles of waiting sessions that span servers: those that are new are reported, and those that stand are
     /// shown until the next call.
     pub fn note_cycles(&self, new: &[Vec<SessionId>], standing: Vec<Vec<SessionId>>) {
         let mut core = self.shared.core.lock();

@@ -122,7 +122,7 @@ impl Backlog {
         std::mem::take(&mut self.records)
     }
 
-    /// Takes in that the records that were taken are durable. Returns the replies that waited for them.
+    /// Notes that the records that were taken are durable. Returns the replies that waited for them.
     pub fn written(&mut self) -> Vec<Output> {
         self.durable = self.taken;
         let durable = self.durable;
@@ -132,7 +132,7 @@ impl Backlog {
         std::mem::replace(&mut self.waiting, later).into_values().flatten().collect()
     }
 
-    /// Takes in that the epoch is on record. Returns the replies that waited for that, and for nothing else.
+    /// Notes that the epoch is on record. Returns the replies that waited for that, and for nothing else.
     pub fn begin(&mut self) -> Vec<Output> {
         self.begun = true;
         let early = std::mem::take(&mut self.early);

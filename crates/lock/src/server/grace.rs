@@ -26,7 +26,7 @@ impl Server {
         server
     }
 
-    /// Takes in that a session of the former epoch is settled: it is back with all that it holds, or it has ended.
+    /// Notes that a session of the former epoch is settled: it is back with all that it holds, or it has ended.
     pub(super) fn settle(&mut self, session: SessionId) {
         for file in self.remembered.remove(&session).into_iter().flatten() {
             self.settle_in(&file);
@@ -134,7 +134,7 @@ impl Server {
         }
     }
 
-    /// Takes in that the fence of a session that did not come back is up in a file.
+    /// Notes that the fence of a session that did not come back is up in a file.
     pub(super) fn fenced_after_restart(
         &mut self,
         session: SessionId,

@@ -104,7 +104,7 @@ impl Server {
         live
     }
 
-    /// Takes in that a session's fence is durable at every object of a file: its locks there are released.
+    /// Notes that a session's fence is durable at every object of a file: its locks there are released.
     pub fn fenced(&mut self, session: SessionId, file: &FileName, out: &mut Vec<Output>) {
         // On record before others are told that they have its bytes: a session that was broken does not know it yet, and its
         // lease may outlast a restart. What is on no record it cannot assert then.
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// Takes in that the store refuses all sessions below a number at a file. Those that may write it learn that they are
+    /// Notes that the store refuses all sessions below a number at a file. Those that may write it learn that they are
     /// lost, instead of being granted bytes that they cannot write.
     pub fn set_floor(&mut self, file: &FileName, floor: SessionId, out: &mut Vec<Output>) {
         let shut_out = |(id, session): (&SessionId, &SessionRecord)| {

@@ -69,7 +69,7 @@ impl Budget {
         self.left == STEPS_MAX
     }
 
-    /// Takes in that the first of a line had its turn, for which some ranges were looked at.
+    /// Notes that the first of a line had its turn, for which some ranges were looked at.
     pub(super) fn spend_on_turn(&mut self, looks: u32) {
         self.spend(looks.saturating_mul(LOOK_STEPS).saturating_add(TURN_STEPS));
     }
@@ -80,13 +80,13 @@ impl Budget {
         self.left > 0
     }
 
-    /// Takes in that a search took some steps. One that takes none costs something too.
+    /// Notes that a search took some steps. One that takes none costs something too.
     pub(super) fn spend(&mut self, steps: u32) {
         self.left = self.left.saturating_sub(steps.max(1));
     }
 }
 
-/// Returns whether a pattern has at most so many regions and they can be counted in so many steps.
+/// Returns whether a pattern has at most a number of regions, and they can be counted in a number of steps.
 fn few(pattern: &Pattern, regions_max: u64) -> bool {
     pattern.count(regions_max).is_some_and(|count| count.regions <= regions_max)
 }
@@ -246,7 +246,7 @@ impl Holdings {
         looks
     }
 
-    /// Takes in that a request's `next` was `before` and is now another.
+    /// Notes that a request's `next` was `before` and is now another.
     pub(super) fn change(&mut self, key: RequestKey, request: &Request, before: u64) {
         if self.chains.is_some() {
             if request.next > before {

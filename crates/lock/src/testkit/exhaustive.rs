@@ -24,7 +24,7 @@ use crate::{Pattern, Stripe};
 pub struct System {
     /// The number of servers.
     pub servers: u32,
-    /// The bytes in a row that are one server's.
+    /// The number of consecutive bytes that are one server's.
     pub stripe_bytes: u64,
     /// The servers' way to index what is held.
     pub indexing: Indexing,

@@ -1,5 +1,6 @@
-//! Histories of a cluster, from a seed: messages take random times; connections break; servers and clients crash; clients pause
-//! for longer than their leases; records take long to be durable, or never are before a crash; clocks have any offset and drift as much as leases allow for.
+//! Histories of a cluster, from a seed: messages take random times; connections break; servers and clients crash; clients pause for longer
+//! than their leases; records take long to be durable, or never are before a crash; clocks have any offset and drift as much as leases
+//! allow for.
 //!
 //! Checked:
 //!
@@ -35,7 +36,7 @@ pub struct Plan {
     pub operations: usize,
     /// The bytes of a file that are locked: those of the next file follow in place, so that files spread over the servers.
     pub file_bytes: u64,
-    /// The bytes in a row that are one server's.
+    /// The number of consecutive bytes that are one server's.
     pub stripe_bytes: u64,
     /// The number of files.
     pub files: usize,

@@ -7,19 +7,17 @@
 //! - A position is greater than all that were known to somebody before it was asked for, unless such ranks go on.
 //! - When the faults are over, every client gets positions again.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use nacre_meta::capability::Policy;
 use nacre_meta::place::{Mode, RankNumber};
 use nacre_meta::service::{ActiveRank, Call, Output, Record, Reply, StoreOrder};
 use nacre_object::ObjectId;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::Rng;
 
-const LEASE: Duration = Duration::from_millis(400);
-const TAKEOVER: Duration = Duration::from_millis(100);
+use super::simulation::{self, Agenda, LEASE, Positions, Process, TAKEOVER};
+
 /// The time after which a client that gets no reply asks anew.
 const SILENCE: Duration = Duration::from_secs(1);
 /// The time with faults, and the time by which everybody must have been served after them.
@@ -69,16 +67,6 @@ enum Ending {
     Superseded,
 }
 
-struct Process {
-    rank: ActiveRank,
-    alive: bool,
-    paused_until: Duration,
-    until: Duration,
-    attached: HashMap<u64, (usize, u64)>,
-    tickets: HashMap<u64, (usize, u64, u64)>,
-    next_ticket: u64,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     /// The process that knows of it.
@@ -120,11 +108,7 @@ struct Client {
 }
 
 struct World {
-    now: Duration,
-    rng: StdRng,
-    queue: BinaryHeap<Reverse<(Duration, u64)>>,
-    events: HashMap<u64, Event>,
-    count: u64,
+    agenda: Agenda<Event>,
     id: ObjectId,
     record: Record,
     fence: u64,
@@ -132,14 +116,11 @@ struct World {
     current: HashMap<RankNumber, usize>,
     processes: Vec<Process>,
     clients: Vec<Client>,
-    handed: HashSet<u64>,
-    /// The greatest position that anybody knows, and 1.
-    known: u64,
+    positions: Positions,
     broken: Broken,
     zombies: bool,
     sessions: u64,
     failure: Option<String>,
-    taken: u64,
     /// The number of times that a process which ended had something to write down.
     settled: u64,
 }
@@ -147,11 +128,7 @@ struct World {
 impl World {
     fn new(seed: u64, broken: Broken, zombies: bool) -> World {
         let mut world = World {
-            now: Duration::ZERO,
-            rng: StdRng::seed_from_u64(seed),
-            queue: BinaryHeap::new(),
-            events: HashMap::new(),
-            count: 0,
+            agenda: Agenda::new(seed),
             id: "sequencer".parse().unwrap(),
             record: Record::default(),
             fence: 0,
@@ -159,53 +136,39 @@ impl World {
             current: HashMap::new(),
             processes: Vec::new(),
             clients: Vec::new(),
-            handed: HashSet::new(),
-            known: 0,
+            positions: Positions::default(),
             broken,
             zombies,
             sessions: 0,
             failure: None,
-            taken: 0,
             settled: 0,
         };
-        world.record.policy = match world.rng.random_range(0..4) {
+        world.record.policy = match world.agenda.rng.random_range(0..4) {
             0 => Policy::BestEffort,
-            1 => Policy::Hold(Duration::from_millis(world.rng.random_range(1..100))),
+            1 => Policy::Hold(Duration::from_millis(world.agenda.rng.random_range(1..100))),
             2 => Policy::Quota { operations: 9, within: Duration::from_millis(20) },
             _ => Policy::RoundTrip,
         };
         for rank in 0..RANKS {
             // Epochs of different ranks have nothing to do with each other.
-            let epoch = world.rng.random_range(0..5);
+            let epoch = world.agenda.rng.random_range(0..5);
             world.epochs.insert(rank, epoch);
             world.take_over(rank);
         }
-        for client in 0..world.rng.random_range(1..=4) {
+        for client in 0..world.agenda.rng.random_range(1..=4) {
             world.sessions += 1;
             world.clients.push(Client { session: world.sessions, ..Client::default() });
-            world.at(Duration::ZERO, Event::Client(client));
+            world.agenda.at(Duration::ZERO, Event::Client(client));
         }
-        for _ in 0..world.rng.random_range(0..10) {
-            let at = world.rng.random_range(Duration::ZERO..FAULTS);
-            world.at(at, Event::Fault);
+        for _ in 0..world.agenda.rng.random_range(0..10) {
+            let at = world.agenda.rng.random_range(Duration::ZERO..FAULTS);
+            world.agenda.at(at, Event::Fault);
         }
-        for _ in 0..world.rng.random_range(1..12) {
-            let at = world.rng.random_range(Duration::ZERO..FAULTS);
-            world.at(at, Event::Move);
+        for _ in 0..world.agenda.rng.random_range(1..12) {
+            let at = world.agenda.rng.random_range(Duration::ZERO..FAULTS);
+            world.agenda.at(at, Event::Move);
         }
         world
-    }
-
-    fn at(&mut self, time: Duration, event: Event) {
-        self.count += 1;
-        self.events.insert(self.count, event);
-        self.queue.push(Reverse((time, self.count)));
-    }
-
-    fn within(&mut self, low_us: u64, high_us: u64) -> Duration {
-        // Mostly short, seldom long.
-        let high = if self.rng.random_ratio(1, 20) { high_us * 10 } else { high_us };
-        self.now + Duration::from_micros(self.rng.random_range(low_us..high))
     }
 
     /// A new process becomes a rank.
@@ -213,25 +176,16 @@ impl World {
         let epoch = self.epochs.entry(rank).or_default();
         *epoch += 1;
         let process = self.processes.len();
-        self.processes.push(Process {
-            rank: ActiveRank::numbered(rank, *epoch, LEASE),
-            alive: true,
-            paused_until: Duration::ZERO,
-            until: self.now + TAKEOVER,
-            attached: HashMap::new(),
-            tickets: HashMap::new(),
-            next_ticket: 0,
-        });
+        let active = ActiveRank::numbered(rank, *epoch, LEASE);
+        self.processes.push(Process::new(active, self.agenda.now + TAKEOVER));
         self.current.insert(rank, process);
-        self.at(self.now + TAKEOVER / 4, Event::Beat(process));
-        self.at(self.now, Event::Tick(process));
+        self.agenda.at(self.agenda.now + TAKEOVER / 4, Event::Beat(process));
+        self.agenda.at(self.agenda.now, Event::Tick(process));
     }
 
     fn run(&mut self) -> Result<(u64, u32, u64), String> {
-        while let Some(Reverse((time, key))) = self.queue.pop() {
-            self.now = time;
-            let Some(event) = self.events.remove(&key) else { continue };
-            if self.now > FAULTS + CALM {
+        while let Some(event) = self.agenda.pop() {
+            if self.agenda.now > FAULTS + CALM {
                 break;
             }
             self.handle(event);
@@ -247,22 +201,24 @@ impl World {
                 ));
             }
         }
-        Ok((self.taken, self.record.place.generation, self.settled))
+        Ok((self.positions.taken, self.record.place.generation, self.settled))
     }
 
     fn handle(&mut self, event: Event) {
         match event {
             Event::ToRank { process, client, connection, number, call } => {
                 let paused = self.processes[process].paused_until;
-                if paused > self.now {
-                    return self.at(paused, Event::ToRank { process, client, connection, number, call });
+                if paused > self.agenda.now {
+                    return self
+                        .agenda
+                        .at(paused, Event::ToRank { process, client, connection, number, call });
                 }
                 self.rank_receives(process, client, connection, number, call);
             }
             Event::ToClient { client, connection, answer } => {
                 let paused = self.clients[client].paused_until;
-                if paused > self.now {
-                    return self.at(paused, Event::ToClient { client, connection, answer });
+                if paused > self.agenda.now {
+                    return self.agenda.at(paused, Event::ToClient { client, connection, answer });
                 }
                 if self.clients[client].connection == connection {
                     self.lease_over(client);
@@ -272,19 +228,19 @@ impl World {
             Event::Effect { process, order, answered } => {
                 let ending = self.effect(process, order);
                 if answered {
-                    match self.rng.random_range(0..12) {
+                    match self.agenda.rng.random_range(0..12) {
                         // The reply is lost, and the order repeated.
                         0 => {
-                            let at = self.within(1000, 30_000);
-                            self.at(at, Event::Effect { process, order, answered });
+                            let at = self.agenda.within(1000, 30_000);
+                            self.agenda.at(at, Event::Effect { process, order, answered });
                         }
                         lot => {
-                            let at = self.within(20, 1000);
-                            self.at(at, Event::Stored { process, ending });
+                            let at = self.agenda.within(20, 1000);
+                            self.agenda.at(at, Event::Stored { process, ending });
                             if lot == 1 {
                                 // An attempt that was given up arrives late.
-                                let at = self.within(100, 50_000);
-                                self.at(at, Event::Effect { process, order, answered: false });
+                                let at = self.agenda.within(100, 50_000);
+                                self.agenda.at(at, Event::Effect { process, order, answered: false });
                             }
                         }
                     }
@@ -296,13 +252,13 @@ impl World {
                 if !self.processes[process].alive {
                     return;
                 }
-                let (now, mut out) = (self.now, Vec::new());
+                let (now, mut out) = (self.agenda.now, Vec::new());
                 if self.processes[process].paused_until <= now {
                     self.processes[process].rank.tick(now, &mut out);
                     self.carry(process, out);
                 }
-                let at = self.within(500, 4000);
-                self.at(at, Event::Tick(process));
+                let at = self.agenda.within(500, 4000);
+                self.agenda.at(at, Event::Tick(process));
             }
             Event::Beat(process) => {
                 let is_current = self.is_current(process);
@@ -310,40 +266,44 @@ impl World {
                 if !state.alive {
                     return;
                 }
-                if state.paused_until <= self.now {
+                if state.paused_until <= self.agenda.now {
                     if !is_current && !self.zombies {
                         // Another one has the authority.
                         return state.alive = false;
                     }
-                    state.until = self.now + TAKEOVER;
+                    state.until = self.agenda.now + TAKEOVER;
                 }
-                self.at(self.now + TAKEOVER / 4, Event::Beat(process));
+                self.agenda.at(self.agenda.now + TAKEOVER / 4, Event::Beat(process));
             }
             Event::TakeOver(rank) => {
                 let last = &self.processes[self.current[&rank]];
-                if !last.alive || last.until <= self.now {
+                if !last.alive || last.until <= self.agenda.now {
                     self.take_over(rank);
                 }
             }
             Event::Fault => self.fault(),
             Event::Move => {
                 // Whoever has the sequencer, or another one.
-                let from = if self.rng.random_ratio(3, 4) { self.record.place.rank } else { self.any_rank() };
+                let from =
+                    if self.agenda.rng.random_ratio(3, 4) { self.record.place.rank } else { self.any_rank() };
                 let (process, to) = (self.current[&from], self.any_rank());
                 let call = Call::Move(to, Mode::Client);
-                self.at(self.now, Event::ToRank { process, client: NOBODY, connection: 0, number: 0, call });
-                if self.rng.random_ratio(1, 3) {
+                self.agenda.at(
+                    self.agenda.now,
+                    Event::ToRank { process, client: NOBODY, connection: 0, number: 0, call },
+                );
+                if self.agenda.rng.random_ratio(1, 3) {
                     // At one of the steps of the migration.
-                    let at = self.within(10, 8000);
+                    let at = self.agenda.within(10, 8000);
                     let crash = Event::Stored { process, ending: Ending::Superseded };
-                    self.at(at, crash);
+                    self.agenda.at(at, crash);
                 }
             }
         }
     }
 
     fn any_rank(&mut self) -> RankNumber {
-        self.rng.random_range(0..RANKS)
+        self.agenda.rng.random_range(0..RANKS)
     }
 
     fn is_current(&self, process: usize) -> bool {
@@ -353,16 +313,16 @@ impl World {
     fn fault(&mut self) {
         let rank = self.any_rank();
         let process = self.current[&rank];
-        let client = self.rng.random_range(0..self.clients.len());
-        let pause = self.now + Duration::from_millis(self.rng.random_range(1..800));
-        match self.rng.random_range(0..6) {
+        let client = self.agenda.rng.random_range(0..self.clients.len());
+        let pause = self.agenda.now + Duration::from_millis(self.agenda.rng.random_range(1..800));
+        match self.agenda.rng.random_range(0..6) {
             0 => self.end(process),
             5 => self.end_in_order(self.current[&self.record.place.rank]),
             1 => {
                 self.processes[process].paused_until = pause;
                 // A standby sees that it does not show itself.
-                let until = self.processes[process].until.max(self.now);
-                self.at(until + Duration::from_millis(1), Event::TakeOver(rank));
+                let until = self.processes[process].until.max(self.agenda.now);
+                self.agenda.at(until + Duration::from_millis(1), Event::TakeOver(rank));
             }
             2 => self.clients[client].paused_until = pause,
             3 => Self::disconnect(&mut self.clients[client]),
@@ -380,14 +340,14 @@ impl World {
     /// A process ends, and writes down where the sequencer ended. That may take effect late, and somebody take over before.
     fn end_in_order(&mut self, process: usize) {
         for (_, before, after) in self.processes[process].rank.settled() {
-            let at = self.within(50, 50_000);
+            let at = self.agenda.within(50, 50_000);
             let order = StoreOrder::Write(before, after);
-            self.at(at, Event::Effect { process, order, answered: false });
+            self.agenda.at(at, Event::Effect { process, order, answered: false });
             self.settled += 1;
         }
         self.end(process);
-        let (rank, at) = (self.processes[process].rank.number(), self.within(50, 50_000));
-        self.at(at, Event::TakeOver(rank));
+        let (rank, at) = (self.processes[process].rank.number(), self.agenda.within(50, 50_000));
+        self.agenda.at(at, Event::TakeOver(rank));
     }
 
     /// A process is gone, and another one takes over.
@@ -399,18 +359,18 @@ impl World {
             self.answer(client, connection, Answer::Broken);
         }
         let (rank, until) = (self.processes[process].rank.number(), self.processes[process].until);
-        self.at(until.max(self.now), Event::TakeOver(rank));
+        self.agenda.at(until.max(self.agenda.now), Event::TakeOver(rank));
     }
 
     fn answer(&mut self, client: usize, connection: u64, answer: Answer) {
         if client != NOBODY {
-            let at = self.within(20, 1000);
-            self.at(at, Event::ToClient { client, connection, answer });
+            let at = self.agenda.within(20, 1000);
+            self.agenda.at(at, Event::ToClient { client, connection, answer });
         }
     }
 
     fn rank_receives(&mut self, process: usize, client: usize, connection: u64, number: u64, call: Call) {
-        let now = self.now;
+        let now = self.agenda.now;
         // What comes over an earlier connection is not handled.
         if client != NOBODY && self.clients[client].connection != connection {
             return;
@@ -452,7 +412,7 @@ impl World {
                 Output::Reply(ticket, reply) => {
                     let known = self.processes[process].tickets.remove(&ticket);
                     let Some((client, connection, number)) = known else { continue };
-                    let acts = self.zombies || self.now < self.processes[process].until;
+                    let acts = self.zombies || self.agenda.now < self.processes[process].until;
                     let answer = if acts { Answer::Reply(number, reply) } else { Answer::Broken };
                     self.answer(client, connection, answer);
                 }
@@ -464,8 +424,8 @@ impl World {
                 }
                 Output::Lapsed(session) => _ = self.processes[process].attached.remove(&session),
                 Output::Store(_, order) => {
-                    let at = self.within(50, 3000);
-                    self.at(at, Event::Effect { process, order, answered: true });
+                    let at = self.agenda.within(50, 3000);
+                    self.agenda.at(at, Event::Effect { process, order, answered: true });
                 }
             }
         }
@@ -514,14 +474,14 @@ impl World {
     }
 
     fn stored(&mut self, process: usize, ending: Ending) {
-        let (now, id) = (self.now, self.id.clone());
+        let (now, id) = (self.agenda.now, self.id.clone());
         let state = &mut self.processes[process];
         if !state.alive {
             return;
         }
         if state.paused_until > now {
             let at = state.paused_until;
-            return self.at(at, Event::Stored { process, ending });
+            return self.agenda.at(at, Event::Stored { process, ending });
         }
         let mut out = Vec::new();
         match ending {
@@ -535,7 +495,7 @@ impl World {
 
     /// Gives up what a client holds whose lease is over.
     fn lease_over(&mut self, client: usize) {
-        if self.clients[client].hold.is_some() && self.clients[client].lease_until <= self.now {
+        if self.clients[client].hold.is_some() && self.clients[client].lease_until <= self.agenda.now {
             self.begin_again(client);
         }
     }
@@ -554,11 +514,11 @@ impl World {
     }
 
     fn send(&mut self, number: usize, name: u64, call: Call) {
-        let at = self.within(20, 1000).max(self.clients[number].sent_at);
+        let at = self.agenda.within(20, 1000).max(self.clients[number].sent_at);
         let client = &mut self.clients[number];
         client.sent_at = at;
         let (Some(process), connection) = (client.at, client.connection) else { return };
-        self.at(at, Event::ToRank { process, client: number, connection, number: name, call });
+        self.agenda.at(at, Event::ToRank { process, client: number, connection, number: name, call });
     }
 
     fn client_receives(&mut self, number: usize, answer: Answer) {
@@ -601,7 +561,7 @@ impl World {
     }
 
     fn replied(&mut self, number: usize, name: u64, reply: Reply) {
-        let now = self.now;
+        let now = self.agenda.now;
         let client = &mut self.clients[number];
         let Some(asked) = client.asked.take_if(|asked| asked.number == name) else { return };
         let Some(process) = client.at else { return };
@@ -654,21 +614,12 @@ impl World {
     }
 
     fn hand_out(&mut self, number: usize, first: u64, count: u64, known: u64) {
-        self.taken += count;
-        for position in first..first + count {
-            if !self.handed.insert(position) {
-                self.failure = Some(format!("position {position} was handed out twice, at {:?}", self.now));
-            }
-        }
         let client = &mut self.clients[number];
-        let went_back = client.last.is_some_and(|last| last >= first);
-        if (first < known || went_back) && !self.zombies {
-            let text = format!("client {number} got {first} at {:?} when {known} was known", self.now);
-            self.failure = Some(text);
+        let failure = self.positions.hand_out(&mut client.last, first, count, known, !self.zombies);
+        if let Some(failure) = failure {
+            self.failure = Some(format!("client {number}, at {:?}: {failure}", self.agenda.now));
         }
-        client.last = Some(first + count - 1);
-        client.served_at = self.now;
-        self.known = self.known.max(first + count);
+        client.served_at = self.agenda.now;
     }
 
     /// Returns the process that a client takes for a rank.
@@ -679,13 +630,13 @@ impl World {
             self.zombies && state.alive && state.rank.number() == rank && *process != current
         };
         let zombie = (0..self.processes.len()).rev().find(is_zombie);
-        zombie.filter(|_| self.rng.random_ratio(1, 3)).unwrap_or(current)
+        zombie.filter(|_| self.agenda.rng.random_ratio(1, 3)).unwrap_or(current)
     }
 
     fn step(&mut self, number: usize) {
-        let at = self.within(100, 4000);
-        self.at(at, Event::Client(number));
-        let now = self.now;
+        let at = self.agenda.within(100, 4000);
+        self.agenda.at(at, Event::Client(number));
+        let now = self.agenda.now;
         if self.clients[number].paused_until > now {
             return;
         }
@@ -708,15 +659,15 @@ impl World {
             Some(_) if has_more => Call::Look,
             Some(hold) if hold.ending => return self.give_back(number, hold.grant, hold.tail),
             Some(hold) => Call::Extend(hold.grant),
-            None => match self.rng.random_range(0..10) {
+            None => match self.agenda.rng.random_range(0..10) {
                 0 => Call::Read,
                 // Sometimes so many that more has to be reserved.
                 1 => Call::Next(3000),
-                lot if lot < 4 || client.round_trip => Call::Next(self.rng.random_range(1..4)),
+                lot if lot < 4 || client.round_trip => Call::Next(self.agenda.rng.random_range(1..4)),
                 _ => Call::Acquire,
             },
         };
-        let known = self.known;
+        let known = self.positions.known;
         let client = &mut self.clients[number];
         client.numbers += 1;
         let name = client.numbers;
@@ -730,12 +681,12 @@ impl World {
         if hold.tail >= hold.bound {
             return false;
         }
-        let most = if self.rng.random_ratio(1, 30) { 3000 } else { 3 };
-        let count = self.rng.random_range(1..=most).min(hold.bound - hold.tail);
+        let most = if self.agenda.rng.random_ratio(1, 30) { 3000 } else { 3 };
+        let count = self.agenda.rng.random_range(1..=most).min(hold.bound - hold.tail);
         if let Some(hold) = &mut self.clients[number].hold {
             hold.tail += count;
         }
-        let known = self.known;
+        let known = self.positions.known;
         self.hand_out(number, hold.tail, count, known);
         hold.tail + count < hold.bound
     }
@@ -753,9 +704,9 @@ fn schedules(first: u64, count: u64, broken: Broken, zombies: bool) -> Result<(u
     Ok(sum)
 }
 
-/// The number of schedules: `NACRE_SOAK_SEQUENCERS`, or few.
+/// Returns the number of schedules.
 fn count() -> u64 {
-    std::env::var("NACRE_SOAK_SEQUENCERS").ok().and_then(|count| count.parse().ok()).unwrap_or(60)
+    simulation::count(60)
 }
 
 #[test]

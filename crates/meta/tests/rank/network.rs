@@ -118,6 +118,16 @@ impl Drop for Daemon {
     }
 }
 
+/// Starts a rank and a daemon that stands by for it. Returns nothing if that one has the authority instead, as it does if the
+/// first one stood still.
+fn rank_with_standby() -> Option<(Arc<MemoryStore>, Daemon, Daemon)> {
+    let store = Arc::new(MemoryStore::new());
+    let first = Daemon::start(&store);
+    first.wait_for("active");
+    let second = Daemon::start(&store);
+    second.stands_by().then_some((store, first, second))
+}
+
 pub fn session(store: &Arc<MemoryStore>, addresses: &[&Address]) -> Session {
     Session::begin(SessionOptions {
         store: store.clone(),
@@ -227,13 +237,7 @@ fn a_standby_takes_over_and_nobody_sees_an_error() {
 
 /// Has the authority pass to another daemon, and back. Returns false if it moved without being asked to.
 fn take_over_and_hand_over() -> bool {
-    let store = Arc::new(MemoryStore::new());
-    let first = Daemon::start(&store);
-    first.wait_for("active");
-    let second = Daemon::start(&store);
-    if !second.stands_by() {
-        return false;
-    }
+    let Some((store, first, second)) = rank_with_standby() else { return false };
     let addresses = [&first.address, &second.address];
     let sessions: Vec<Session> = (0..3).map(|_| session(&store, &addresses)).collect();
     let trips = |session: &Session| session.sequencer(&"nacre/sequencers/trips".parse().unwrap());
@@ -284,13 +288,7 @@ fn a_sequencer_that_is_handed_over_goes_on_where_it_ended() {
 
 /// Hands the authority over. Returns false if that has cost positions.
 fn hand_over_without_a_gap() -> bool {
-    let store = Arc::new(MemoryStore::new());
-    let first = Daemon::start(&store);
-    first.wait_for("active");
-    let second = Daemon::start(&store);
-    if !second.stands_by() {
-        return false;
-    }
+    let Some((store, first, second)) = rank_with_standby() else { return false };
     let session = session(&store, &[&first.address, &second.address]);
     let log = session.sequencer(&id());
     wait(log.create(Policy::RoundTrip)).unwrap();
@@ -324,13 +322,7 @@ fn a_rank_stops_to_write_once_its_killed_standby_is_gone() {
 
 /// Has the only standby killed. Returns false if the authority moved before.
 fn stop_to_write() -> bool {
-    let store = Arc::new(MemoryStore::new());
-    let first = Daemon::start(&store);
-    first.wait_for("active");
-    let second = Daemon::start(&store);
-    if !second.stands_by() {
-        return false;
-    }
+    let Some((store, first, second)) = rank_with_standby() else { return false };
     until("it stands by", || authority(&store).1 == 1);
     let (version, _) = authority(&store);
     until("the rank shows itself", || authority(&store).0 > version + 3);
@@ -359,13 +351,7 @@ fn a_standby_that_was_taken_for_dead_comes_back_and_takes_over() {
 
 /// Has a standby taken for dead and come back. Returns false if it took over before it was to.
 fn come_back() -> bool {
-    let store = Arc::new(MemoryStore::new());
-    let first = Daemon::start(&store);
-    first.wait_for("active");
-    let second = Daemon::start(&store);
-    if !second.stands_by() {
-        return false;
-    }
+    let Some((store, first, second)) = rank_with_standby() else { return false };
     until("it stands by", || authority(&store).1 == 1);
     let sessions: Vec<Session> =
         (0..3).map(|_| session(&store, &[&first.address, &second.address])).collect();

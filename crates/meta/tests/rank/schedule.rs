@@ -7,18 +7,15 @@
 //!   authority: then only what was said first.)
 //! - When the faults are over, every client gets positions again.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::time::Duration;
 
 use nacre_meta::capability::Policy;
 use nacre_meta::service::{ActiveRank, Call, Output, Record, Reply, StoreOrder};
 use nacre_object::ObjectId;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::Rng;
 
-const LEASE: Duration = Duration::from_millis(400);
-const TAKEOVER: Duration = Duration::from_millis(100);
+use super::simulation::{self, Agenda, LEASE, Positions, Process, TAKEOVER};
+
 /// The time with faults, and the time by which everybody must have been served after them.
 const FAULTS: Duration = Duration::from_secs(3);
 const CALM: Duration = Duration::from_secs(3);
@@ -77,17 +74,6 @@ enum Stored {
     Superseded,
 }
 
-struct Process {
-    rank: ActiveRank,
-    alive: bool,
-    paused_until: Duration,
-    until: Duration,
-    /// The connections of sessions: client and number.
-    attached: HashMap<u64, (usize, u64)>,
-    tickets: HashMap<u64, (usize, u64, u64)>,
-    next_ticket: u64,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     grant: u64,
@@ -121,11 +107,7 @@ struct Client {
 }
 
 struct World {
-    now: Duration,
-    rng: StdRng,
-    queue: BinaryHeap<Reverse<(Duration, u64, usize)>>,
-    events: HashMap<usize, Event>,
-    count: u64,
+    agenda: Agenda<Event>,
     id: ObjectId,
     record: Option<Record>,
     before_crash: Option<Record>,
@@ -133,14 +115,11 @@ struct World {
     epoch: u64,
     processes: Vec<Process>,
     clients: Vec<Client>,
-    handed: HashSet<u64>,
-    /// The greatest position that anybody knows, and 1.
-    known: u64,
+    positions: Positions,
     broken: Broken,
     zombies: bool,
     sessions: u64,
     failure: Option<String>,
-    taken: u64,
     /// Prints what happens.
     trace: bool,
 }
@@ -148,11 +127,7 @@ struct World {
 impl World {
     fn new(seed: u64, broken: Broken, zombies: bool) -> World {
         let mut world = World {
-            now: Duration::ZERO,
-            rng: StdRng::seed_from_u64(seed),
-            queue: BinaryHeap::new(),
-            events: HashMap::new(),
-            count: 0,
+            agenda: Agenda::new(seed),
             id: "sequencer".parse().unwrap(),
             record: Some(Record::default()),
             before_crash: None,
@@ -160,76 +135,51 @@ impl World {
             epoch: 0,
             processes: Vec::new(),
             clients: Vec::new(),
-            handed: HashSet::new(),
-            known: 0,
+            positions: Positions::default(),
             broken,
             zombies,
             sessions: 0,
             failure: None,
-            taken: 0,
             trace: std::env::var("NACRE_TRACE").is_ok_and(|traced| traced == seed.to_string()),
         };
         world.record.as_mut().unwrap().policy = world.policy();
         world.take_over();
-        for client in 0..world.rng.random_range(1..=3) {
+        for client in 0..world.agenda.rng.random_range(1..=3) {
             world.sessions += 1;
             world.clients.push(Client { session: world.sessions, ..Client::default() });
-            world.at(Duration::ZERO, Event::Client(client));
+            world.agenda.at(Duration::ZERO, Event::Client(client));
         }
-        for _ in 0..world.rng.random_range(0..12) {
-            let at = world.rng.random_range(Duration::ZERO..FAULTS);
-            world.at(at, Event::Fault);
+        for _ in 0..world.agenda.rng.random_range(0..12) {
+            let at = world.agenda.rng.random_range(Duration::ZERO..FAULTS);
+            world.agenda.at(at, Event::Fault);
         }
         world
     }
 
     fn policy(&mut self) -> Policy {
-        match self.rng.random_range(0..5) {
+        match self.agenda.rng.random_range(0..5) {
             0 | 1 => Policy::BestEffort,
-            2 => Policy::Hold(Duration::from_millis(self.rng.random_range(1..30))),
+            2 => Policy::Hold(Duration::from_millis(self.agenda.rng.random_range(1..30))),
             3 => Policy::Quota {
-                operations: self.rng.random_range(1..20),
-                within: Duration::from_millis(self.rng.random_range(1..30)),
+                operations: self.agenda.rng.random_range(1..20),
+                within: Duration::from_millis(self.agenda.rng.random_range(1..30)),
             },
             _ => Policy::RoundTrip,
         }
-    }
-
-    fn at(&mut self, time: Duration, event: Event) {
-        self.count += 1;
-        let key = self.count as usize;
-        self.events.insert(key, event);
-        self.queue.push(Reverse((time, self.count, key)));
-    }
-
-    fn within(&mut self, low_us: u64, high_us: u64) -> Duration {
-        // Mostly short, seldom long.
-        let high = if self.rng.random_ratio(1, 20) { high_us * 10 } else { high_us };
-        self.now + Duration::from_micros(self.rng.random_range(low_us..high))
     }
 
     /// A new process becomes the rank.
     fn take_over(&mut self) {
         self.epoch += 1;
         let rank = self.processes.len();
-        self.processes.push(Process {
-            rank: ActiveRank::new(self.epoch, LEASE),
-            alive: true,
-            paused_until: Duration::ZERO,
-            until: self.now + TAKEOVER,
-            attached: HashMap::new(),
-            tickets: HashMap::new(),
-            next_ticket: 0,
-        });
-        self.at(self.now + TAKEOVER / 4, Event::Beat(rank));
-        self.at(self.now, Event::Tick(rank));
+        self.processes.push(Process::new(ActiveRank::new(self.epoch, LEASE), self.agenda.now + TAKEOVER));
+        self.agenda.at(self.agenda.now + TAKEOVER / 4, Event::Beat(rank));
+        self.agenda.at(self.agenda.now, Event::Tick(rank));
     }
 
     fn run(&mut self) -> Result<u64, String> {
-        while let Some(Reverse((time, _, key))) = self.queue.pop() {
-            self.now = time;
-            let Some(event) = self.events.remove(&key) else { continue };
-            if self.now > FAULTS + CALM {
+        while let Some(event) = self.agenda.pop() {
+            if self.agenda.now > FAULTS + CALM {
                 break;
             }
             self.handle(event);
@@ -245,26 +195,26 @@ impl World {
                 ));
             }
         }
-        Ok(self.taken)
+        Ok(self.positions.taken)
     }
 
     fn handle(&mut self, event: Event) {
         if self.trace && !matches!(event, Event::Client(_) | Event::Tick(_) | Event::Beat(_)) {
-            println!("{:?} {event:?}", self.now);
+            println!("{:?} {event:?}", self.agenda.now);
         }
         match event {
             Event::ToRank { rank, client, connection, number, message } => {
                 let paused = self.processes[rank].paused_until;
-                if paused > self.now {
+                if paused > self.agenda.now {
                     let event = Event::ToRank { rank, client, connection, number, message };
-                    return self.at(paused, event);
+                    return self.agenda.at(paused, event);
                 }
                 self.rank_receives(rank, client, connection, number, message);
             }
             Event::ToClient { client, connection, answer } => {
                 let paused = self.clients[client].paused_until;
-                if paused > self.now {
-                    return self.at(paused, Event::ToClient { client, connection, answer });
+                if paused > self.agenda.now {
+                    return self.agenda.at(paused, Event::ToClient { client, connection, answer });
                 }
                 if self.clients[client].connection == connection {
                     self.lease_over(client);
@@ -278,14 +228,14 @@ impl World {
                 if !self.processes[rank].alive {
                     return;
                 }
-                let (now, mut out) = (self.now, Vec::new());
+                let (now, mut out) = (self.agenda.now, Vec::new());
                 if self.processes[rank].paused_until <= now {
                     self.processes[rank].rank.tick(now, &mut out);
                     self.carry(rank, out);
                 }
                 // Woken a little late, as a thread is.
-                let at = self.within(200, 2000);
-                self.at(at, Event::Tick(rank));
+                let at = self.agenda.within(200, 2000);
+                self.agenda.at(at, Event::Tick(rank));
             }
             Event::Beat(rank) => {
                 let later = rank + 1 < self.processes.len();
@@ -293,19 +243,19 @@ impl World {
                 if !process.alive {
                     return;
                 }
-                if process.paused_until <= self.now {
+                if process.paused_until <= self.agenda.now {
                     if later && !self.zombies {
                         // Another one has the authority.
                         return process.alive = false;
                     }
-                    process.until = self.now + TAKEOVER;
+                    process.until = self.agenda.now + TAKEOVER;
                 }
-                self.at(self.now + TAKEOVER / 4, Event::Beat(rank));
+                self.agenda.at(self.agenda.now + TAKEOVER / 4, Event::Beat(rank));
             }
             Event::TakeOver => {
                 let last = &self.processes[self.processes.len() - 1];
                 // A standby looks again while the other one shows itself.
-                if last.until <= self.now {
+                if last.until <= self.agenda.now {
                     self.take_over();
                 }
             }
@@ -315,9 +265,9 @@ impl World {
 
     fn fault(&mut self) {
         let rank = self.processes.len() - 1;
-        let client = self.rng.random_range(0..self.clients.len());
-        let pause = self.now + Duration::from_millis(self.rng.random_range(1..800));
-        match self.rng.random_range(0..6) {
+        let client = self.agenda.rng.random_range(0..self.clients.len());
+        let pause = self.agenda.now + Duration::from_millis(self.agenda.rng.random_range(1..800));
+        match self.agenda.rng.random_range(0..6) {
             0 => {
                 // The rank crashes; connections break, noticed sooner or later.
                 self.processes[rank].alive = false;
@@ -325,22 +275,23 @@ impl World {
                     self.record = self.before_crash.or(self.record);
                 }
                 let until = self.processes[rank].until;
-                self.at(until.max(self.now), Event::TakeOver);
+                self.agenda.at(until.max(self.agenda.now), Event::TakeOver);
                 for client in 0..self.clients.len() {
-                    let (at, connection) = (self.within(10, 20_000), self.clients[client].connection);
-                    self.at(at, Event::ToClient { client, connection, answer: Answer::Broken });
+                    let (at, connection) = (self.agenda.within(10, 20_000), self.clients[client].connection);
+                    self.agenda.at(at, Event::ToClient { client, connection, answer: Answer::Broken });
                 }
             }
             1 => {
                 self.processes[rank].paused_until = pause;
                 // A standby sees that it does not show itself.
-                let until = self.processes[rank].until.max(self.now);
-                self.at(until + Duration::from_millis(1), Event::TakeOver);
+                let until = self.processes[rank].until.max(self.agenda.now);
+                self.agenda.at(until + Duration::from_millis(1), Event::TakeOver);
             }
             2 => self.clients[client].paused_until = pause,
             3 => {
                 let connection = self.clients[client].connection;
-                self.at(self.now, Event::ToClient { client, connection, answer: Answer::Broken });
+                self.agenda
+                    .at(self.agenda.now, Event::ToClient { client, connection, answer: Answer::Broken });
             }
             4 => {
                 // The client crashes, and another one begins in its place.
@@ -360,19 +311,19 @@ impl World {
     }
 
     fn send(&mut self, client: usize, rank: usize, number: u64, message: Message) {
-        let at = self.within(20, 1000).max(self.clients[client].sent_at);
+        let at = self.agenda.within(20, 1000).max(self.clients[client].sent_at);
         self.clients[client].sent_at = at;
         let connection = self.clients[client].connection;
-        self.at(at, Event::ToRank { rank, client, connection, number, message });
+        self.agenda.at(at, Event::ToRank { rank, client, connection, number, message });
     }
 
     fn answer(&mut self, client: usize, connection: u64, answer: Answer) {
-        let at = self.within(20, 1000);
-        self.at(at, Event::ToClient { client, connection, answer });
+        let at = self.agenda.within(20, 1000);
+        self.agenda.at(at, Event::ToClient { client, connection, answer });
     }
 
     fn rank_receives(&mut self, rank: usize, client: usize, connection: u64, number: u64, message: Message) {
-        let now = self.now;
+        let now = self.agenda.now;
         let process = &mut self.processes[rank];
         // What comes over an earlier connection is not handled.
         if !process.alive || self.clients[client].connection != connection {
@@ -430,7 +381,7 @@ impl World {
                 Output::Reply(ticket, reply) => {
                     let known = self.processes[rank].tickets.remove(&ticket);
                     let Some((client, connection, number)) = known else { continue };
-                    let acts = self.zombies || self.now < self.processes[rank].until;
+                    let acts = self.zombies || self.agenda.now < self.processes[rank].until;
                     let answer = if acts { Answer::Reply(number, reply) } else { Answer::Moved };
                     self.answer(client, connection, answer);
                 }
@@ -441,8 +392,8 @@ impl World {
                 }
                 Output::Lapsed(session) => _ = self.processes[rank].attached.remove(&session),
                 Output::Store(_, order) => {
-                    let at = self.within(50, 3000);
-                    self.at(at, Event::Effect { rank, order });
+                    let at = self.agenda.within(50, 3000);
+                    self.agenda.at(at, Event::Effect { rank, order });
                 }
             }
         }
@@ -484,19 +435,19 @@ impl World {
             }
             StoreOrder::Move(..) => unreachable!("there is one rank"),
         };
-        let at = self.within(20, 1000);
-        self.at(at, Event::Stored { rank, ending });
+        let at = self.agenda.within(20, 1000);
+        self.agenda.at(at, Event::Stored { rank, ending });
     }
 
     fn stored(&mut self, rank: usize, ending: Stored) {
-        let (now, id) = (self.now, self.id.clone());
+        let (now, id) = (self.agenda.now, self.id.clone());
         let process = &mut self.processes[rank];
         if !process.alive {
             return;
         }
         if process.paused_until > now {
             let at = process.paused_until;
-            return self.at(at, Event::Stored { rank, ending });
+            return self.agenda.at(at, Event::Stored { rank, ending });
         }
         let mut out = Vec::new();
         match ending {
@@ -518,7 +469,7 @@ impl World {
 
     /// Gives up what a client holds whose lease is over.
     fn lease_over(&mut self, client: usize) {
-        let over = self.clients[client].lease_until.is_some_and(|until| until <= self.now);
+        let over = self.clients[client].lease_until.is_some_and(|until| until <= self.agenda.now);
         if over && self.broken != Broken::NoLease {
             self.begin_again(client);
         }
@@ -539,7 +490,7 @@ impl World {
     }
 
     fn client_receives(&mut self, number: usize, answer: Answer) {
-        let now = self.now;
+        let now = self.agenda.now;
         let client = &mut self.clients[number];
         match answer {
             Answer::Attached => {
@@ -565,7 +516,7 @@ impl World {
     }
 
     fn ask(&mut self, number: usize, rank: usize, call: Call) {
-        let known = self.known;
+        let known = self.positions.known;
         let client = &mut self.clients[number];
         client.numbers += 1;
         let name = client.numbers;
@@ -660,35 +611,22 @@ impl World {
     }
 
     fn hand_out(&mut self, number: usize, first: u64, count: u64, known: u64) {
-        self.taken += count;
         if self.trace {
-            println!("{:?} client {number} has {first} and {count} in all", self.now);
-        }
-        for position in first..first + count {
-            if !self.handed.insert(position) {
-                self.failure = Some(format!("position {position} was handed out twice, at {:?}", self.now));
-            }
+            println!("{:?} client {number} has {first} and {count} in all", self.agenda.now);
         }
         let client = &mut self.clients[number];
-        if first < known && !self.zombies {
-            self.failure = Some(format!(
-                "position {first} was handed out at {:?} when {known} was known before",
-                self.now
-            ));
-        }
         // A rank without authority may not be asked twice by one client: epochs only grow.
-        if client.last.is_some_and(|last| last >= first) && !self.zombies {
-            self.failure = Some(format!("client {number} got {first} after {:?}", client.last));
+        let failure = self.positions.hand_out(&mut client.last, first, count, known, !self.zombies);
+        if let Some(failure) = failure {
+            self.failure = Some(format!("client {number}, at {:?}: {failure}", self.agenda.now));
         }
-        client.last = Some(first + count - 1);
-        client.served_at = self.now;
-        self.known = self.known.max(first + count);
+        client.served_at = self.agenda.now;
     }
 
     fn step(&mut self, number: usize) {
-        let at = self.within(100, 4000);
-        self.at(at, Event::Client(number));
-        let now = self.now;
+        let at = self.agenda.within(100, 4000);
+        self.agenda.at(at, Event::Client(number));
+        let now = self.agenda.now;
         if self.clients[number].paused_until > now {
             return;
         }
@@ -703,7 +641,7 @@ impl World {
                 client.connection += 1;
                 client.attaching = Some(now);
                 let session = client.session;
-                let to = zombie.filter(|_| self.rng.random_ratio(1, 3)).unwrap_or(current);
+                let to = zombie.filter(|_| self.agenda.rng.random_ratio(1, 3)).unwrap_or(current);
                 self.clients[number].target = to;
                 self.send(number, to, 0, Message::Attach(session));
             }
@@ -728,9 +666,9 @@ impl World {
         match client.hold {
             Some(hold) if hold.ending => self.give_back(number, hold.grant, hold.tail),
             Some(hold) => self.ask(number, rank, Call::Extend(hold.grant)),
-            None if self.rng.random_ratio(1, 8) => self.ask(number, rank, Call::Read),
-            None if client.round_trip || self.rng.random_ratio(1, 10) => {
-                let count = self.rng.random_range(1..4);
+            None if self.agenda.rng.random_ratio(1, 8) => self.ask(number, rank, Call::Read),
+            None if client.round_trip || self.agenda.rng.random_ratio(1, 10) => {
+                let count = self.agenda.rng.random_range(1..4);
                 self.ask(number, rank, Call::Next(count));
             }
             None => self.ask(number, rank, Call::Acquire),
@@ -744,12 +682,12 @@ impl World {
             return false;
         }
         // Sometimes so many that more is needed.
-        let most = if self.rng.random_ratio(1, 30) { 3000 } else { 3 };
-        let count = self.rng.random_range(1..=most).min(hold.bound - hold.tail);
+        let most = if self.agenda.rng.random_ratio(1, 30) { 3000 } else { 3 };
+        let count = self.agenda.rng.random_range(1..=most).min(hold.bound - hold.tail);
         if let Some(hold) = &mut self.clients[number].hold {
             hold.tail += count;
         }
-        let known = self.known;
+        let known = self.positions.known;
         self.hand_out(number, hold.tail, count, known);
         true
     }
@@ -764,9 +702,9 @@ fn schedules(first: u64, count: u64, broken: Broken, zombies: bool) -> Result<u6
     Ok(taken)
 }
 
-/// The number of schedules: `NACRE_SOAK_SEQUENCERS`, or few.
+/// Returns the number of schedules.
 fn count() -> u64 {
-    std::env::var("NACRE_SOAK_SEQUENCERS").ok().and_then(|count| count.parse().ok()).unwrap_or(400)
+    simulation::count(400)
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Count {
         if self.number.fetch_add(1, Ordering::Relaxed) < self.limit {
             return Ok(counted);
         }
-        let text = format!("there are {} {what} at present, as many as there may be", self.limit);
+        let text = format!("there are {} {what} at present, which is the limit", self.limit);
         Err(StoreError::new(ErrorKind::Busy, text))
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::channel::Channel;
 use crate::client::link::{Link, unreachable_server};
+use crate::client::silence::Silence;
 use crate::client::{Greeting, nonsense};
 use crate::control::{self, Beginning, SessionKey};
 use crate::frame::{Frame, MessageKind};
@@ -28,8 +29,6 @@ use crate::stream::Stream;
 pub(super) const KEPT_BYTES_MAX: usize = 1 << 20;
 /// The number of rounds of reading and writing before other tasks of the runtime get their turn.
 const ROUNDS_MAX: usize = 8;
-/// The id of pings, which belong to no call.
-pub(super) const PING_ID: u64 = u64::MAX;
 
 /// The place where the drivers of connections run: the caller's runtime, or a thread of their own.
 #[derive(derive_more::Debug)]
@@ -228,8 +227,7 @@ struct Connection<'a> {
     yields: bool,
     yielded: bool,
     tick: Pin<Box<Sleep>>,
-    heard: bool,
-    pinged: bool,
+    silence: Silence,
     /// Set when the server said goodbye: no more requests are sent on this connection.
     leaving: bool,
     /// Its part in the polling of the thread, where that polls.
@@ -250,8 +248,7 @@ impl<'a> Connection<'a> {
             yields,
             yielded: false,
             tick,
-            heard: true,
-            pinged: false,
+            silence: Silence::new(),
             leaving: false,
             tap: Poller::tap_here(),
         }
@@ -348,7 +345,7 @@ impl<'a> Connection<'a> {
             Poll::Ready(Ok(0)) => return Err(io::Error::other("the server closed the connection")),
             Poll::Ready(Ok(_)) => {}
         }
-        self.heard = true;
+        self.silence.hear();
         self.deliver()?;
         Ok(true)
     }
@@ -362,7 +359,7 @@ impl<'a> Connection<'a> {
             state.deliver(frame, &mut self.wakers).map_err(io::Error::other)?;
         }
         while let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
-            if frame.id == PING_ID && frame.kind == MessageKind::PONG {
+            if Silence::is_pong(&frame) {
                 continue;
             }
             if frame.kind == MessageKind::GOODBYE {
@@ -392,16 +389,7 @@ impl<'a> Connection<'a> {
             let half = self.driving.link.options.silence_timeout / 2;
             self.tick.as_mut().reset(Instant::now() + half);
             let quiet = self.driving.link.state.lock().is_quiet();
-            if std::mem::take(&mut self.heard) || quiet {
-                self.pinged = false;
-            } else if self.pinged {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped answering"));
-            } else {
-                // The ping counts as written like a request, so a request may count as written too early, never too
-                // late.
-                control::put_bare(&mut self.sending, MessageKind::PING, PING_ID);
-                self.pinged = true;
-            }
+            self.silence.look(quiet, &mut self.sending)?;
         }
         Ok(())
     }

@@ -279,7 +279,7 @@ impl Link {
         self.host.spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep_until(time.into()) => {
-                    // Whoever waited may be gone by now.
+                    // The waiter may be gone by now.
                     let _ = over.send(());
                 }
                 () = over.closed() => {}

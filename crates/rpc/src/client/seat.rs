@@ -27,8 +27,9 @@ use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
-use crate::client::drive::{Host, KEPT_BYTES_MAX, PING_ID};
+use crate::client::drive::{Host, KEPT_BYTES_MAX};
 use crate::client::link::{Link, unreachable_server};
+use crate::client::silence::Silence;
 use crate::client::state::{CallKind, Stage};
 use crate::client::{Greeter, Greeting, LinkOptions};
 use crate::control;
@@ -70,8 +71,7 @@ struct Seated {
     written: u64,
     /// Set when the server said goodbye.
     leaving: bool,
-    heard: bool,
-    pinged: bool,
+    silence: Silence,
     /// The next time at which the server's silence is looked at.
     look_at: Instant,
 }
@@ -99,7 +99,7 @@ impl Watch {
         self.connection
     }
 
-    /// Polls for something to receive, or the end of the connection. What comes after it is reported anew, so that all is
+    /// Polls for something to receive, or the end of the connection. What comes after it is reported again, so that all is
     /// received if [`Link::receive`] follows.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Watch {
 }
 
 impl Seat {
-    /// Takes in a connection that has begun. The keeper of the link is woken.
+    /// Accepts a connection that has begun. The keeper of the link is woken.
     pub(super) fn take_in(&self, link: &Link, greeting: Greeting, written: u64) -> io::Result<()> {
         let (stream, seal) = greeting.channel.into_parts();
         let mut seated = Seated {
@@ -136,8 +136,7 @@ impl Seat {
             wakers: Vec::new(),
             written,
             leaving: false,
-            heard: true,
-            pinged: false,
+            silence: Silence::new(),
             look_at: Instant::now() + link.options.silence_timeout / 2,
         };
         let mut connection = self.connection.lock();
@@ -383,9 +382,9 @@ impl Seated {
                         self.inbox.fill(|buffer| seal.open(buffer))?;
                     }
                 }
-                self.heard = true;
+                self.silence.hear();
                 self.deliver(link, Vec::new())?;
-                // Less than was asked for is all that there is: what comes later is announced anew.
+                // Less than was asked for is all that there is: what comes later is announced separately.
                 if count < PIECE_BYTES {
                     return Ok(());
                 }
@@ -405,7 +404,7 @@ impl Seated {
         }
         while let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
             match frame.kind {
-                MessageKind::PONG if frame.id == PING_ID => {}
+                MessageKind::PONG if Silence::is_pong(&frame) => {}
                 MessageKind::GOODBYE => leaves |= !std::mem::replace(&mut self.leaving, true),
                 MessageKind::ERROR if frame.id == 0 => {
                     let error = control::get_failure(&frame).map_err(io::Error::other)?;
@@ -432,15 +431,7 @@ impl Seated {
         }
         self.look_at = now + link.options.silence_timeout / 2;
         let quiet = link.state.lock().is_quiet();
-        if std::mem::take(&mut self.heard) || quiet {
-            self.pinged = false;
-        } else if self.pinged {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped answering"));
-        } else {
-            // The ping counts as written like a request, so a request may count as written too early, never too late.
-            control::put_bare(&mut self.sending, MessageKind::PING, PING_ID);
-            self.pinged = true;
-        }
+        self.silence.look(quiet, &mut self.sending)?;
         self.flush(link)
     }
 

@@ -73,7 +73,7 @@ impl Budget {
             // Parts of requests may have taken all of the account, and wait for this one to be done.
             _ if privileged => self.limit.saturating_mul(2).max(self.limit.saturating_add(BEYOND_BYTES)),
             // Idle connections do not give back what they hold, so it must not block a request that would otherwise fit
-            // for ever.
+            // forever.
             _ if alone && stats.in_flight.get() == 0 => self.limit.saturating_mul(2),
             ..=SMALL_BYTES_MAX if alone => self.limit + self.limit / 4,
             ..=SMALL_BYTES_MAX => self.limit + self.limit / 8,

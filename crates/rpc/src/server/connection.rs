@@ -3,9 +3,10 @@
 //! A connection reads large batches, takes out every complete frame, hands each request to its service, and writes the
 //! replies of the whole batch at once. Replies that are ready at once cost no allocation and no task switch.
 //!
-//! Invariants: a connection stops reading while it has as many bytes of replies unwritten as its limits allow; so a peer
-//! that does not read its replies is soon not read from either. While it has as many requests in flight as it may, it
-//! reads on up to the next request, so that pings, cancels and windows come through. A peer that leaves a frame half sent, or replies unread, for too long is disconnected, which frees the memory that it holds.
+//! Invariants: a connection stops reading while it has as many bytes of replies unwritten as its limits allow; so a peer that does not read
+//! its replies is soon not read from either. While it has as many requests in flight as it may, it reads on up to the next request, so that
+//! pings, cancels and windows come through. A peer that leaves a frame half sent, or replies unread, for too long is disconnected, which
+//! frees the memory that it holds.
 
 mod resumption;
 mod stall;
@@ -627,7 +628,7 @@ impl Connection {
     }
 }
 
-/// Returns the time that a stopping server waits for a peer to read so many bytes.
+/// Returns the time that a stopping server waits for a peer to read a number of bytes.
 fn flush_timeout(bytes: usize) -> Duration {
     FLUSH_TIMEOUT + Duration::from_secs((bytes / FLUSH_PACE) as u64)
 }

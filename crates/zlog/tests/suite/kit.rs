@@ -1,5 +1,5 @@
-//! A store whose replies get lost, whose transactions come late, and which does as it is told otherwise. It has no threads, so that
-//! what happens on it in a runtime of one thread happens the same way again.
+//! A store whose replies get lost, whose transactions come late, and which does as it is told otherwise; and logs on stores. The store
+//! has no threads, so that what happens on it in a runtime of one thread happens the same way again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,12 @@ use std::time::Duration;
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Feed, Watch, WatchOptions};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction};
+use nacre_zlog::{Directory, Entry, Followed, Follower, Log, Options, Shape, Slot};
 use parking_lot::Mutex;
+use tokio::time::timeout;
+
+/// The time after which a call is taken for one that never ends.
+pub const FOREVER: Duration = Duration::from_secs(3600);
 
 /// The fate of a transaction, whatever becomes of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,4 +218,43 @@ impl ObjectStore for Faulty {
         drop(all);
         Reply::ready(Ok(watch))
     }
+}
+
+/// Creates a log on a store, and opens it.
+pub async fn log_on(store: Arc<dyn ObjectStore>, width: u32, unit: u32) -> Log {
+    let directory = Directory::new(store.clone()).unwrap();
+    directory.create("log", Shape { width, unit }).await.unwrap();
+    Log::open(store, "log", Options::default()).await.unwrap()
+}
+
+/// Returns a store in memory with a log on it.
+pub async fn log(width: u32, unit: u32) -> (Arc<MemoryStore>, Log) {
+    let store = Arc::new(MemoryStore::new());
+    (store.clone(), log_on(store, width, unit).await)
+}
+
+/// Opens the log again.
+pub async fn open(store: &Arc<impl ObjectStore>) -> Log {
+    Log::open(store.clone(), "log", Options::default()).await.unwrap()
+}
+
+/// Returns an entry with a text.
+pub fn entry(text: impl std::fmt::Display) -> Entry {
+    Entry::new(text.to_string())
+}
+
+/// Waits for a follower's next step, but not forever.
+pub async fn next(follower: &mut Follower) -> Followed {
+    timeout(FOREVER, follower.next()).await.expect("the follower waits for ever").unwrap()
+}
+
+/// Returns all positions of a log with what is there.
+pub async fn read_all(log: &Log) -> Vec<(u64, Slot)> {
+    let (mut found, tail) = (Vec::new(), log.tail().await.unwrap());
+    while (found.len() as u64) < tail {
+        let read = log.read_range(found.len() as u64, tail).await.unwrap();
+        assert!(!read.is_empty());
+        found.extend(read);
+    }
+    found
 }

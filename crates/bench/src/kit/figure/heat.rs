@@ -96,7 +96,7 @@ impl HeatMaps {
             }
         }
         root.draw(&Rectangle::new([(left, top), (left + side, top + side)], BLACK.mix(0.5)))?;
-        // Every so many ranks are named, a round number, at the middle of their cells.
+        // Ranks are named at a distance that is a round number, at the middle of their cells.
         let step = [1, 2, 5, 10, 20, 50, 100].into_iter().find(|step| count / step <= 8).unwrap_or(200);
         for place in (0..cells.len()).step_by(step) {
             let middle = (at(place) + at(place + 1)) / 2;

@@ -26,7 +26,7 @@ pub(crate) async fn start(parent: Option<&Path>) -> Result<Peer, BenchError> {
     members.pop().ok_or_else(|| BenchError::peer(NAME, "has no member"))
 }
 
-/// Starts so many servers as the members of one cluster, with the settings of [`start`], and waits until each of them answers.
+/// Starts a number of servers as the members of one cluster, with the settings of [`start`], and waits until each of them answers.
 pub(crate) async fn start_cluster(members: usize, parent: Option<&Path>) -> Result<Vec<Peer>, BenchError> {
     let program = find_program(PROGRAM, PACKAGE)?;
     let urls = (0..members).map(|_| Ok::<_, BenchError>(format!("http://127.0.0.1:{}", free_port()?)));
@@ -137,7 +137,7 @@ impl Client {
         Ok(response.header.is_some_and(|header| header.member == response.leader))
     }
 
-    /// Makes a lease, which lasts for so many seconds and is not renewed.
+    /// Makes a lease of some seconds, which is not renewed.
     pub(crate) async fn lease(&mut self, seconds: i64) -> Result<i64, BenchError> {
         let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseGrant");
         let response: LeaseResponse = self.call(path, LeaseRequest { seconds }).await?;

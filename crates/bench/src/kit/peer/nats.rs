@@ -73,7 +73,7 @@ impl Connection {
         self.answer().await.map(drop)
     }
 
-    /// Appends a message so many times, by commands that are sent together, and returns the number of the last one once all are
+    /// Appends a message a number of times, by commands that are sent together, and returns the number of the last one once all are
     /// acknowledged.
     pub(crate) async fn append(&mut self, payload: &[u8], times: u32) -> Result<u64, BenchError> {
         for _ in 0..times {

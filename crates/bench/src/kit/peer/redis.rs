@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Counts a key up so many times, by commands that are sent together, and returns its last value.
+    /// Counts a key up a number of times, by commands that are sent together, and returns its last value.
     pub(crate) async fn count_up(&mut self, key: &str, times: u32) -> Result<u64, BenchError> {
         for _ in 0..times {
             self.command(&[b"INCR", key.as_bytes()]);
@@ -119,7 +119,7 @@ impl Connection {
         Ok(last)
     }
 
-    /// Appends an entry to a stream so many times, by commands that are sent together; returns once all are acknowledged.
+    /// Appends an entry to a stream a number of times, by commands that are sent together; returns once all are acknowledged.
     pub(crate) async fn append(
         &mut self,
         stream: &str,

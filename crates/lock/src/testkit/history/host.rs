@@ -97,7 +97,7 @@ impl History<'_> {
         self.at((self.now + delay).max(stuck_until), Event::Written { server, epoch });
     }
 
-    /// Takes in that the records which a server writes are durable.
+    /// Notes that the records which a server writes are durable.
     pub(super) fn written(&mut self, server: u32, epoch: u64) {
         let host = &mut self.hosts[server as usize];
         if host.epoch != epoch {
