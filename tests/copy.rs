@@ -1372,3 +1372,37 @@ fn an_empty_source_is_mirrored_only_if_told_to() {
     assert!(target.join("file").exists());
     assert_eq!(copied(&source, &target, &["--mirror", "--mirror-empty", "--yes"])["removed"], 1);
 }
+
+#[test]
+fn an_unfinished_file_that_was_cut_off_is_copied_anew() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let mut random = Random(7);
+    let large: Vec<u8> = (0..8 << 20).flat_map(|_| random.next().to_le_bytes()).collect();
+    fs::write(&source, &large).unwrap();
+    for attempt in 0.. {
+        assert!(attempt < 50, "it is always done before it is killed");
+        let mut command = program();
+        command.args(["copy", "--chunk", "64KiB"]).arg(&source).arg(&target);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder.path()) < 150 {
+            std::thread::yield_now();
+        }
+        let _ = child.kill();
+        if child.wait().unwrap().success() {
+            fs::remove_file(&target).unwrap();
+            continue;
+        }
+        break;
+    }
+    // Beside a record that says that chunks behind the new end are finished.
+    let is_record = |path: &&PathBuf| path.as_os_str().as_bytes().ends_with(b".chunks");
+    let left = unfinished(folder.path());
+    let cut = left.iter().find(|path| !is_record(path)).unwrap();
+    fs::File::options().write(true).open(cut).unwrap().set_len(100).unwrap();
+    assert_eq!(left.iter().filter(is_record).count(), 1);
+    let said = copied(&source, &target, &["--chunk", "64KiB"]);
+    assert_eq!(said["chunks_resumed"], 0, "{said}");
+    assert!(fs::read(&target).unwrap() == large);
+    assert_eq!(unfinished(folder.path()), [] as [PathBuf; 0]);
+}
