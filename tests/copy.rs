@@ -1406,3 +1406,48 @@ fn an_unfinished_file_that_was_cut_off_is_copied_anew() {
     assert!(fs::read(&target).unwrap() == large);
     assert_eq!(unfinished(folder.path()), [] as [PathBuf; 0]);
 }
+
+#[test]
+fn directories_that_are_up_to_date_are_not_touched() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(source.join("a/b")).unwrap();
+    fs::create_dir(source.join("closed")).unwrap();
+    fs::write(source.join("a/b/file"), "contents").unwrap();
+    // Times that nothing has that is made now, also where these are coarse.
+    for (number, path) in ["a/b", "a", "closed", ""].iter().enumerate() {
+        set_attribute(&source.join(path), "user.note", path.as_bytes());
+        set_time(&source.join(path), 1_000_000_000 + number as i64, 5);
+    }
+    fs::set_permissions(source.join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    copied(&source, &target, &[]);
+    // They are not read here, which would change when they were accessed.
+    let changed = || {
+        ["a/b", "a", "closed", ""].map(|path| {
+            let about = fs::metadata(target.join(path)).unwrap();
+            (about.ctime(), about.ctime_nsec())
+        })
+    };
+    let before = changed();
+    copied(&source, &target, &[]);
+    // A mirror looks for what only the destination has, and finds nothing.
+    copied(&source, &target, &["--mirror", "--yes"]);
+    assert_eq!(changed(), before);
+    assert_same(&source, &target);
+
+    // What differs is set, whatever it is.
+    let unfinished_name = "a/.nacre-copy-0123456789abcdef0123456789abcdef";
+    let changes: [&dyn Fn(); 5] = [
+        &|| fs::set_permissions(target.join("closed"), fs::Permissions::from_mode(0o755)).unwrap(),
+        &|| set_attribute(&target.join("a/b"), "user.more", b"1"),
+        &|| set_attribute(&source.join("a/b"), "user.note", b"other"),
+        &|| set_time(&target.join("a"), 1_000_000_000, 0),
+        &|| fs::write(target.join(unfinished_name), "half").unwrap(),
+    ];
+    for change in changes {
+        change();
+        copied(&source, &target, &["--verify"]);
+        assert_same(&source, &target);
+        assert!(!target.join(unfinished_name).exists());
+    }
+}

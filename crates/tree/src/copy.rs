@@ -18,6 +18,7 @@ mod file;
 mod finish;
 mod job;
 mod link;
+mod listxattr;
 mod plan;
 mod range;
 mod record;

@@ -166,6 +166,16 @@ impl Destination {
         accessed: StatxTimestamp,
     ) -> Result<Arc<Destination>, Obstacle> {
         let parent = self.descriptor()?;
+        // In a directory that was there before, it mostly is, too.
+        if !self.fresh
+            && let Ok(fd) = open(parent.as_fd(), name)
+        {
+            if self.is_folded(name)? {
+                return Err(Obstacle::Other(ONE));
+            }
+            let child = self.take_up(&parent, (name, fd), false, Some(accessed))?;
+            return self.claim_directory(child, name, root);
+        }
         let make = || retry_on_intr(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU));
         let mut created = make();
         if created == Err(Errno::EXIST) {
@@ -196,8 +206,18 @@ impl Destination {
             Err(errno) => return Err(errno.into()),
         };
         let child = self.open_existing(&parent, name, fresh, Some(accessed))?;
+        self.claim_directory(child, name, root)
+    }
+
+    /// Returns a directory in it that was made or found under a name, unless it is the copy of another name.
+    fn claim_directory(
+        &self,
+        child: Arc<Destination>,
+        name: &CStr,
+        root: bool,
+    ) -> Result<Arc<Destination>, Obstacle> {
         if let Some(claims) = &self.claims {
-            let granted = match fresh {
+            let granted = match child.fresh {
                 true => claims.give(child.identity, name, true),
                 false => claims.take(child.identity, name, true),
             };
@@ -206,7 +226,7 @@ impl Destination {
             }
             self.bound_claims(name);
         }
-        if !fresh && !root {
+        if !child.fresh && !root {
             child.make_writable();
         }
         Ok(child)
@@ -233,6 +253,17 @@ impl Destination {
         accessed: Option<StatxTimestamp>,
     ) -> Result<Arc<Destination>, Errno> {
         let fd = open(parent.as_fd(), name)?;
+        self.take_up(parent, (name, fd), fresh, accessed)
+    }
+
+    /// Returns a directory in it that was opened.
+    fn take_up(
+        self: &Arc<Destination>,
+        parent: &Open,
+        (name, fd): (&CStr, OwnedFd),
+        fresh: bool,
+        accessed: Option<StatxTimestamp>,
+    ) -> Result<Arc<Destination>, Errno> {
         let stat = stat_open(fd.as_fd())?;
         if self.count.load(Ordering::Relaxed) > self.count_max {
             // It is opened again when something is put into it again.

@@ -8,8 +8,9 @@ use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory;
 use nacre_walk::filter::Choice;
-use nacre_walk::{Entry, FileKind};
+use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Verdict, Visitor};
+use rustix::fs::Statx;
 use rustix::io::Errno;
 
 use crate::copy::destination::{Destination, Obstacle};
@@ -78,22 +79,35 @@ impl Ending<'_> {
 
     fn try_end(&self) -> Result<(), Errno> {
         let Ending { shared, destination, source, path, .. } = self;
-        if !destination.fresh {
+        let mut stat = file::stat_open(*source)?;
+        let target = destination.descriptor()?;
+        let mut there = match destination.fresh {
+            true => None,
+            false => Some(file::stat_open(target.as_fd())?),
+        };
+        // Others may have made something in it that this machine does not see at once.
+        let is_quiet = !shared.together && there.is_some_and(|there| is_quiet_since(&stat, &there));
+        if !destination.fresh && !is_quiet {
             destination.remove_chosen(is_unfinished)?;
         }
-        if shared.options.mirror
-            && !destination.fresh
-            && let Err(errno) = self.remove_extras()
-        {
-            shared.failures.add(EntryError::new(path(), MIRROR, errno));
+        if shared.options.mirror && !destination.fresh {
+            if let Err(errno) = self.remove_extras() {
+                shared.failures.add(EntryError::new(path(), MIRROR, errno));
+            }
+            stat = file::stat_open(*source)?;
+            there = Some(file::stat_open(target.as_fd())?);
         }
-        let mut stat = file::stat_open(*source)?;
         if let Some(accessed) = destination.accessed {
             (stat.stx_atime.tv_sec, stat.stx_atime.tv_nsec) = (accessed.seconds, accessed.nanoseconds);
         }
-        let target = destination.descriptor()?;
-        let used = destination.inherits || !destination.fresh;
-        shared.keeper.apply(*source, &stat, target.as_fd(), used)?;
+        let is_applied = match &there {
+            Some(there) if is_quiet => shared.keeper.is_applied(*source, &stat, (target.as_fd(), there))?,
+            _ => false,
+        };
+        if !is_applied {
+            let used = destination.inherits || !destination.fresh;
+            shared.keeper.apply(*source, &stat, target.as_fd(), used)?;
+        }
         // The file system that the whole copy is in is made durable at its end.
         if shared.options.fsync
             && destination.mounted
@@ -134,6 +148,14 @@ impl Ending<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether nothing was made in a directory of the destination, or got another name there, since an earlier copy ended it:
+/// that gave it the time of its source, and so was a change of another time.
+fn is_quiet_since(source: &Statx, there: &Statx) -> bool {
+    let (modified, changed) = (Metadata(*there).modified(), Metadata(*there).changed());
+    // Where times are coarse, all may have happened in the time of one.
+    modified == Metadata(*source).modified() && modified < changed
 }
 
 /// Returns whether a directory that cannot be opened for this reason is reported by the walk, which opens it afterwards. Other
