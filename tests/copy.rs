@@ -1451,3 +1451,48 @@ fn directories_that_are_up_to_date_are_not_touched() {
         assert!(!target.join(unfinished_name).exists());
     }
 }
+
+#[test]
+fn a_dry_run_sees_the_links_that_a_copy_makes_and_breaks() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(source.join("inner")).unwrap();
+    for (name, bytes) in [("pair", 1000), ("inner/pair too", 2000), ("one", 300), ("other", 300)] {
+        fs::write(source.join(name), vec![1; bytes]).unwrap();
+        set_time(&source.join(name), 1_000_000_000, 5);
+    }
+    fs::hard_link(source.join("pair"), source.join("inner/pair")).unwrap();
+    fs::hard_link(source.join("inner/pair too"), source.join("pair too")).unwrap();
+    let dry_run = || copied(&source, &target, &["--dry-run"]);
+    let work = |said: &Value| ["copied", "linked"].map(|field| said[field].as_u64().unwrap());
+
+    let planned = dry_run();
+    // Two directories, and of each pair one.
+    assert_eq!((work(&planned), &planned["bytes"]), ([6, 2], &3600.into()), "{planned}");
+    let said = copied(&source, &target, &[]);
+    assert_eq!((work(&said), &said["bytes"]), ([4, 2], &3600.into()), "{said}");
+    assert_eq!(work(&dry_run()), [0, 0]);
+
+    // What was one file is two with the same contents and metadata, and the other way round.
+    fs::remove_file(target.join("pair")).unwrap();
+    fs::copy(target.join("inner/pair"), target.join("pair")).unwrap();
+    set_time(&target.join("pair"), 1_000_000_000, 5);
+    fs::remove_file(target.join("other")).unwrap();
+    fs::hard_link(target.join("one"), target.join("other")).unwrap();
+    let planned = dry_run();
+    assert_eq!((work(&planned), &planned["adjusted"]), ([0, 1], &1.into()), "the root's time: {planned}");
+    let said = copied(&source, &target, &[]);
+    assert_eq!(work(&said), [0, 1], "{said}");
+    // Another mode would be that of both names.
+    fs::set_permissions(source.join("one"), fs::Permissions::from_mode(0o604)).unwrap();
+    fs::set_permissions(source.join("pair"), fs::Permissions::from_mode(0o604)).unwrap();
+    let words = ["--dry-run".as_ref(), "--list".as_ref(), source.as_os_str(), target.as_os_str()];
+    let listed = copy(&words).text();
+    assert!(listed.contains("copy\tone\n") && listed.contains("link\t"), "{listed}");
+    let planned = dry_run();
+    assert_eq!((work(&planned), &planned["adjusted"]), ([2, 1], &0.into()), "{planned}");
+    let said = copied(&source, &target, &[]);
+    assert_eq!(work(&said), [2, 1], "{said}");
+    assert_same(&source, &target);
+    assert_eq!(work(&dry_run()), [0, 0]);
+}

@@ -39,7 +39,7 @@ pub use destination::Destination;
 pub use file::{Later, is_unfinished};
 pub use finish::Finisher;
 use job::{Job, JobContext, Jobs};
-use link::Links;
+use link::{Links, Previewed};
 use nacre_quantity::Escaped;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};
@@ -197,6 +197,7 @@ pub(crate) struct Shared {
     pub notes: EntryErrors,
     pub keeper: Preserver,
     pub links: Links,
+    pub previewed: Previewed,
     pub jobs: Jobs,
     pub cuts: ShortCuts,
     /// The identity of this boot of the machine, or zeros if that does not matter.
@@ -224,6 +225,7 @@ impl Shared {
             failures: EntryErrors::default(),
             notes: EntryErrors::default(),
             links: Links::default(),
+            previewed: Previewed::default(),
             jobs: Jobs::default(),
             cuts: ShortCuts::default(),
             boot,
@@ -741,6 +743,7 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
     pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
+        self.shared.previewed.clear();
         self.compare(self.previewed(), report)
     }
 
@@ -767,7 +770,7 @@ impl Copy {
 
     fn previewed(&self) -> Aspects {
         let extras = self.shared.options.mirror;
-        Aspects { contents: false, extras, below_missing: true, mounts: false, ..Aspects::ALL }
+        Aspects { contents: false, extras, below_missing: true, mounts: false, links: true, ..Aspects::ALL }
     }
 
     /// Returns whether entries of the destination that the source has not are removed.
