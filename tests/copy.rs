@@ -1496,3 +1496,53 @@ fn a_dry_run_sees_the_links_that_a_copy_makes_and_breaks() {
     assert_same(&source, &target);
     assert_eq!(work(&dry_run()), [0, 0]);
 }
+
+#[test]
+fn a_mirror_keeps_what_it_has_of_a_file_system_that_is_not_mounted() {
+    as_root();
+    let folder = harness::folder();
+    let at = |path: &str| folder.path().join(path);
+    // Somebody has made a directory below the mount point.
+    fs::create_dir_all(at("source/data/inner")).unwrap();
+    fs::create_dir_all(at("outside/inner")).unwrap();
+    fs::create_dir(at("etc")).unwrap();
+    for file in ["outside/file", "outside/inner/file", "source/file"] {
+        fs::write(at(file), "contents").unwrap();
+    }
+    fs::write(at("etc/fstab"), format!("outside {} none bind,noauto 0 0\n", at("source/data").display()))
+        .unwrap();
+    // Of the mount at the destination nothing is known but that it is one.
+    for directory in ["source/apart", "target/apart", "other"] {
+        fs::create_dir_all(at(directory)).unwrap();
+    }
+    fs::write(at("source/apart/file"), "contents").unwrap();
+    let script = r#"cd "$1" || exit 90
+        cp -a /etc/ld.so.cache etc; mount --bind etc /etc && mount --bind other target/apart || exit 91
+        mirror="$2 copy --json --mirror --cross-mounts source target"
+        mount --bind outside source/data || exit 92
+        $mirror --yes; echo "$?"
+        umount source/data && rm source/file source/apart/file || exit 93
+        $mirror --dry-run; echo "$?"
+        $mirror --yes; echo "$?"
+        ls target/data target/data/inner target/apart >kept
+        $mirror --yes --mirror-empty; echo "$?"
+        ls target/data target/data/inner target/apart >left"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(env!("CARGO_BIN_EXE_nacre"));
+    let ended = run_with(command, b"");
+    let printed = String::from_utf8(ended.stdout.clone()).unwrap();
+    let lines: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let codes: Vec<&Value> = lines.iter().filter(|line| line.is_number()).collect();
+    assert_eq!(codes, [0, 1, 1, 0], "{ended:?}");
+    // Three entries stay, and the file that the source has not any more goes.
+    let [_, _, planned, _, kept, _, emptied, _] = &lines[..] else { panic!("{ended:?}") };
+    assert_eq!((&planned["errors"], &planned["removed"]), (&3.into(), &1.into()), "{ended:?}");
+    assert_eq!((&kept["errors"], &kept["removed"]), (&3.into(), &1.into()), "{ended:?}");
+    assert!(ended.stderr.contains("is not mounted") && ended.stderr.contains("--mirror-empty"), "{ended:?}");
+    let listed = fs::read_to_string(at("kept")).unwrap();
+    assert_eq!(listed.lines().filter(|line| *line == "file").count(), 3, "{listed}");
+    assert_eq!((&emptied["errors"], &emptied["removed"]), (&0.into(), &3.into()), "{ended:?}");
+    let listed = fs::read_to_string(at("left")).unwrap();
+    assert_eq!(listed.lines().filter(|line| *line == "file").count(), 0, "{listed}");
+    assert!(at("outside/inner/file").exists() && !at("other/file").exists());
+}

@@ -19,12 +19,14 @@ mod finish;
 mod job;
 mod link;
 mod listxattr;
+mod mounts;
 mod plan;
 mod range;
 mod record;
 mod verify;
 mod visitor;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -208,6 +210,8 @@ pub(crate) struct Shared {
     pub began: Time,
     /// The identity of the source, which no mirror removes, whatever its paths are.
     pub source: Identity,
+    /// For a mirror, the directories whose file systems are not mounted.
+    pub unmounted: HashSet<Identity>,
     /// The identity of the copy's root, once known: it must not be met in the source.
     pub root: Mutex<Option<Identity>>,
     verifying: AtomicBool,
@@ -219,6 +223,7 @@ impl Shared {
         let boot = if options.fsync { [0; 16] } else { boot() };
         Shared {
             keeper: Preserver::new(options.extended),
+            unmounted: if options.mirror { mounts::unmounted() } else { HashSet::new() },
             options,
             control: Control::default(),
             counters: Counters::default(),

@@ -377,7 +377,7 @@ fn count_with<'a, T>(
 }
 
 /// Returns whether something is mounted on a root, also on systems that do not say so when they are asked for its metadata.
-fn is_mounted(root: &Root, metadata: &Metadata) -> Result<bool, Errno> {
+pub(crate) fn is_mounted(root: &Root, metadata: &Metadata) -> Result<bool, Errno> {
     if metadata.kind() != FileKind::Directory {
         return Ok(false);
     }

@@ -65,6 +65,8 @@ pub struct Destination {
     pub mounted: bool,
     /// True if it is in a file system that is mounted below the copy's directory.
     pub foreign: bool,
+    /// True if nothing is removed from it, because the source may lack the file system that it is the copy of.
+    pub spared: bool,
     /// True if this copy created it, so that it was empty.
     pub fresh: bool,
     /// True if new entries in it inherit an ACL.
@@ -147,6 +149,7 @@ impl Destination {
             count_max: (limit.min(1 << 16) / 4) as usize,
             mounted: false,
             foreign: false,
+            spared: false,
             fresh: false,
             inherits,
             accessed: None,
@@ -278,6 +281,7 @@ impl Destination {
             identity: directory::identity(&stat),
             mounted,
             foreign: self.foreign || !self.is_top() && mounted,
+            spared: self.spared,
             // What was made here has a default ACL only if its parent has one.
             inherits: (!fresh || self.inherits) && attributes::inherits(fd.as_fd()),
             descriptor: Mutex::new(Some(Open::new(fd, &self.count))),
@@ -419,6 +423,7 @@ impl Destination {
             count_max: self.count_max,
             mounted: level.flags & MOUNTED != 0,
             foreign: level.flags & FOREIGN != 0,
+            spared: level.flags & SPARED != 0,
             fresh: level.flags & FRESH != 0,
             inherits: level.flags & INHERITS != 0,
             accessed: level.accessed,
@@ -740,6 +745,7 @@ const FOREIGN: u8 = 2;
 const FRESH: u8 = 4;
 const INHERITS: u8 = 8;
 const ACCESSED: u8 = 16;
+const SPARED: u8 = 32;
 
 /// A packed directory.
 struct Level {
@@ -755,6 +761,7 @@ impl Level {
         let flags = [
             (directory.mounted, MOUNTED),
             (directory.foreign, FOREIGN),
+            (directory.spared, SPARED),
             (directory.fresh, FRESH),
             (directory.inherits, INHERITS),
             (directory.accessed.is_some(), ACCESSED),

@@ -25,6 +25,7 @@ use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::{Later, stat_open};
 use crate::copy::link::Met;
+use crate::copy::mounts::{UNMOUNTED, is_unmounted, spare};
 use crate::copy::range::{LeftOver, Leftovers};
 use crate::copy::visitor::{FOLDS, SPARE, is_reported, left_out, passed};
 use crate::error::EntryError;
@@ -423,8 +424,13 @@ impl<'a> Verifier<'a> {
         let opened = copy.descriptor()?;
         if self.aspects.extras {
             let mut folds = None;
+            let unmounted = self.shared.options.mirror && is_unmounted(self.shared, source, copy)?;
             copy.each_beyond(source, |name| {
                 let below = join(path(), name);
+                if unmounted {
+                    let path = self.destination.join(&below);
+                    return self.shared.failures.add(EntryError::new(path, SPARE, UNMOUNTED));
+                }
                 if self.shared.options.mirror
                     && *folds.get_or_insert_with(|| copy.answers_to_unlisted(source)) == Ok(true)
                 {
@@ -544,7 +550,10 @@ impl Visitor for Verifier<'_> {
             None => (Some(self.top), self.destination.name()),
         };
         let difference = match find_counterpart(parent, name) {
-            Ok(found) => return Some(Some(found)),
+            Ok(mut found) => {
+                spare(self.shared, opened.descriptor, &mut found);
+                return Some(Some(found));
+            }
             Err(difference) => difference,
         };
         if !self.shared.together {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::copy::destination::{Destination, Obstacle};
 use crate::copy::file::{CopyError, Done, Item, Role, is_unfinished};
+use crate::copy::mounts::{UNMOUNTED, is_unmounted, spare};
 use crate::copy::range::{LeftOver, Leftovers};
 use crate::copy::{DURABLE, Shared, file};
 use crate::error::{Cause, EntryError};
@@ -122,6 +123,7 @@ impl Ending<'_> {
     fn remove_extras(&self) -> Result<(), Errno> {
         let Ending { shared, destination, source, .. } = self;
         let mut folds = None;
+        let unmounted = is_unmounted(shared, *source, destination)?;
         // Some file systems leave out entries of a directory while others are removed from it.
         for _ in 0..ROUNDS_MAX {
             let mut removed = false;
@@ -134,6 +136,7 @@ impl Ending<'_> {
                 };
                 match folds {
                     _ if shared.control.is_stopped() => {}
+                    _ if unmounted => shared.failures.add(EntryError::new(shown(), SPARE, UNMOUNTED)),
                     Ok(false) => removed |= shared.remove_extra(destination, name, shown),
                     Ok(true) => shared.failures.add(EntryError::new(shown(), SPARE, FOLDS)),
                     Err(_) => {}
@@ -279,7 +282,8 @@ impl Visitor for Copier<'_> {
                 self.shared.failures.add(EntryError::new(path(), MAKE, "its copy would be itself"));
                 None
             }
-            Ok(child) => {
+            Ok(mut child) => {
+                spare(self.shared, opened.descriptor, &mut child);
                 if opened.directory.is_none() {
                     *self.shared.root.lock() = Some(child.identity());
                 }
