@@ -444,7 +444,15 @@ impl Copy {
                 return Err(StartError::Empty(source.to_owned(), to.path().to_owned()));
             }
         }
-        let shared = Shared::new(options, identity);
+        let mut shared = Shared::new(options, identity);
+        // The source itself may be in what lies below a mount point: then it is on the same device.
+        let lacks = |place: &Identity| {
+            let is_in = |opened: &OwnedFd| is_within(opened.as_fd(), *place) == Ok(true);
+            place.0 == identity.0 && opened.as_ref().is_some_and(is_in)
+        };
+        if shared.unmounted.iter().any(lacks) {
+            shared.unmounted.insert(identity);
+        }
         let top_of_entries = OnceLock::new();
         Ok(Copy { source: from, source_path, opened, kind, destination: to, top_of_entries, shared })
     }

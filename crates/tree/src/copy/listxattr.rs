@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::copy::attributes::by_descriptor;
 
-/// The number of the system call `listxattrat`: the same on all architectures, but for some that are older than 64 bits.
+/// The number of the system call `listxattrat` on architectures that number new calls alike.
 #[cfg(any(
     target_arch = "x86_64",
     target_arch = "aarch64",
