@@ -40,7 +40,13 @@ pub struct Copier<'a> {
     /// The receiver of what is left for later, if other processes copy other parts.
     leftovers: Option<Leftovers<'a>>,
     buffer: Vec<u8>,
+    /// The number of entries that were up to date and are not counted yet: threads that all count each entry at one place
+    /// hold each other up.
+    unchanged: u64,
 }
+
+/// The maximum number of entries that a thread has not counted yet.
+const UNCOUNTED_MAX: u64 = 64;
 
 impl<'a> Copier<'a> {
     pub(crate) fn new(
@@ -49,7 +55,16 @@ impl<'a> Copier<'a> {
         destination: &'a Root,
         leftovers: Option<Leftovers<'a>>,
     ) -> Copier<'a> {
-        Copier { shared, top, destination, leftovers, buffer: Vec::new() }
+        Copier { shared, top, destination, leftovers, buffer: Vec::new(), unchanged: 0 }
+    }
+
+    /// Adds the entries that were up to date to the counts of all threads.
+    fn count_unchanged(&mut self) {
+        let unchanged = std::mem::take(&mut self.unchanged);
+        if unchanged > 0 {
+            self.shared.counters.unchanged.fetch_add(unchanged, Ordering::Relaxed);
+            self.shared.counters.entries.fetch_add(unchanged, Ordering::Relaxed);
+        }
     }
 }
 
@@ -334,8 +349,19 @@ impl Visitor for Copier<'_> {
             below.extend_from_slice(entry.name.to_bytes());
             leftovers(LeftOver { path: below, later: *later });
         }
-        account(self.shared, entry.kind, done, path);
+        if let Ok(Done::Unchanged) = done {
+            self.unchanged += 1;
+            if self.unchanged >= UNCOUNTED_MAX {
+                self.count_unchanged();
+            }
+        } else {
+            account(self.shared, entry.kind, done, path);
+        }
         Verdict::Pass
+    }
+
+    fn visited(&mut self, _directory: &Directory<Arc<Destination>>) {
+        self.count_unchanged();
     }
 
     fn leave(&mut self, directory: &Directory<Arc<Destination>>) {
