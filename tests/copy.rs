@@ -1372,3 +1372,177 @@ fn an_empty_source_is_mirrored_only_if_told_to() {
     assert!(target.join("file").exists());
     assert_eq!(copied(&source, &target, &["--mirror", "--mirror-empty", "--yes"])["removed"], 1);
 }
+
+#[test]
+fn an_unfinished_file_that_was_cut_off_is_copied_anew() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let mut random = Random(7);
+    let large: Vec<u8> = (0..8 << 20).flat_map(|_| random.next().to_le_bytes()).collect();
+    fs::write(&source, &large).unwrap();
+    for attempt in 0.. {
+        assert!(attempt < 50, "it is always done before it is killed");
+        let mut command = program();
+        command.args(["copy", "--chunk", "64KiB"]).arg(&source).arg(&target);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder.path()) < 150 {
+            std::thread::yield_now();
+        }
+        let _ = child.kill();
+        if child.wait().unwrap().success() {
+            fs::remove_file(&target).unwrap();
+            continue;
+        }
+        break;
+    }
+    // Beside a record that says that chunks behind the new end are finished.
+    let is_record = |path: &&PathBuf| path.as_os_str().as_bytes().ends_with(b".chunks");
+    let left = unfinished(folder.path());
+    let cut = left.iter().find(|path| !is_record(path)).unwrap();
+    fs::File::options().write(true).open(cut).unwrap().set_len(100).unwrap();
+    assert_eq!(left.iter().filter(is_record).count(), 1);
+    let said = copied(&source, &target, &["--chunk", "64KiB"]);
+    assert_eq!(said["chunks_resumed"], 0, "{said}");
+    assert!(fs::read(&target).unwrap() == large);
+    assert_eq!(unfinished(folder.path()), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn directories_that_are_up_to_date_are_not_touched() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(source.join("a/b")).unwrap();
+    fs::create_dir(source.join("closed")).unwrap();
+    fs::write(source.join("a/b/file"), "contents").unwrap();
+    // Times that nothing has that is made now, also where these are coarse.
+    for (number, path) in ["a/b", "a", "closed", ""].iter().enumerate() {
+        set_attribute(&source.join(path), "user.note", path.as_bytes());
+        set_time(&source.join(path), 1_000_000_000 + number as i64, 5);
+    }
+    fs::set_permissions(source.join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    copied(&source, &target, &[]);
+    // They are not read here, which would change when they were accessed.
+    let changed = || {
+        ["a/b", "a", "closed", ""].map(|path| {
+            let about = fs::metadata(target.join(path)).unwrap();
+            (about.ctime(), about.ctime_nsec())
+        })
+    };
+    let before = changed();
+    copied(&source, &target, &[]);
+    // A mirror looks for what only the destination has, and finds nothing.
+    copied(&source, &target, &["--mirror", "--yes"]);
+    assert_eq!(changed(), before);
+    assert_same(&source, &target);
+
+    // What differs is set, whatever it is.
+    let unfinished_name = "a/.nacre-copy-0123456789abcdef0123456789abcdef";
+    let changes: [&dyn Fn(); 5] = [
+        &|| fs::set_permissions(target.join("closed"), fs::Permissions::from_mode(0o755)).unwrap(),
+        &|| set_attribute(&target.join("a/b"), "user.more", b"1"),
+        &|| set_attribute(&source.join("a/b"), "user.note", b"other"),
+        &|| set_time(&target.join("a"), 1_000_000_000, 0),
+        &|| fs::write(target.join(unfinished_name), "half").unwrap(),
+    ];
+    for change in changes {
+        change();
+        copied(&source, &target, &["--verify"]);
+        assert_same(&source, &target);
+        assert!(!target.join(unfinished_name).exists());
+    }
+}
+
+#[test]
+fn a_dry_run_sees_the_links_that_a_copy_makes_and_breaks() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(source.join("inner")).unwrap();
+    for (name, bytes) in [("pair", 1000), ("inner/pair too", 2000), ("one", 300), ("other", 300)] {
+        fs::write(source.join(name), vec![1; bytes]).unwrap();
+        set_time(&source.join(name), 1_000_000_000, 5);
+    }
+    fs::hard_link(source.join("pair"), source.join("inner/pair")).unwrap();
+    fs::hard_link(source.join("inner/pair too"), source.join("pair too")).unwrap();
+    let dry_run = || copied(&source, &target, &["--dry-run"]);
+    let work = |said: &Value| ["copied", "linked"].map(|field| said[field].as_u64().unwrap());
+
+    let planned = dry_run();
+    // Two directories, and of each pair one.
+    assert_eq!((work(&planned), &planned["bytes"]), ([6, 2], &3600.into()), "{planned}");
+    let said = copied(&source, &target, &[]);
+    assert_eq!((work(&said), &said["bytes"]), ([4, 2], &3600.into()), "{said}");
+    assert_eq!(work(&dry_run()), [0, 0]);
+
+    // What was one file is two with the same contents and metadata, and the other way round.
+    fs::remove_file(target.join("pair")).unwrap();
+    fs::copy(target.join("inner/pair"), target.join("pair")).unwrap();
+    set_time(&target.join("pair"), 1_000_000_000, 5);
+    fs::remove_file(target.join("other")).unwrap();
+    fs::hard_link(target.join("one"), target.join("other")).unwrap();
+    let planned = dry_run();
+    assert_eq!((work(&planned), &planned["adjusted"]), ([0, 1], &1.into()), "the root's time: {planned}");
+    let said = copied(&source, &target, &[]);
+    assert_eq!(work(&said), [0, 1], "{said}");
+    // Another mode would be that of both names.
+    fs::set_permissions(source.join("one"), fs::Permissions::from_mode(0o604)).unwrap();
+    fs::set_permissions(source.join("pair"), fs::Permissions::from_mode(0o604)).unwrap();
+    let words = ["--dry-run".as_ref(), "--list".as_ref(), source.as_os_str(), target.as_os_str()];
+    let listed = copy(&words).text();
+    assert!(listed.contains("copy\tone\n") && listed.contains("link\t"), "{listed}");
+    let planned = dry_run();
+    assert_eq!((work(&planned), &planned["adjusted"]), ([2, 1], &0.into()), "{planned}");
+    let said = copied(&source, &target, &[]);
+    assert_eq!(work(&said), [2, 1], "{said}");
+    assert_same(&source, &target);
+    assert_eq!(work(&dry_run()), [0, 0]);
+}
+
+#[test]
+fn a_mirror_keeps_what_it_has_of_a_file_system_that_is_not_mounted() {
+    as_root();
+    let folder = harness::folder();
+    let at = |path: &str| folder.path().join(path);
+    // Somebody has made a directory below the mount point.
+    fs::create_dir_all(at("source/data/inner")).unwrap();
+    fs::create_dir_all(at("outside/inner")).unwrap();
+    fs::create_dir(at("etc")).unwrap();
+    for file in ["outside/file", "outside/inner/file", "source/file"] {
+        fs::write(at(file), "contents").unwrap();
+    }
+    fs::write(at("etc/fstab"), format!("outside {} none bind,noauto 0 0\n", at("source/data").display()))
+        .unwrap();
+    // Of the mount at the destination nothing is known but that it is one.
+    for directory in ["source/apart", "target/apart", "other"] {
+        fs::create_dir_all(at(directory)).unwrap();
+    }
+    fs::write(at("source/apart/file"), "contents").unwrap();
+    let script = r#"cd "$1" || exit 90
+        cp -a /etc/ld.so.cache etc; mount --bind etc /etc && mount --bind other target/apart || exit 91
+        mirror="$2 copy --json --mirror --cross-mounts source target"
+        mount --bind outside source/data || exit 92
+        $mirror --yes; echo "$?"
+        umount source/data && rm source/file source/apart/file || exit 93
+        $mirror --dry-run; echo "$?"
+        $mirror --yes; echo "$?"
+        ls target/data target/data/inner target/apart >kept
+        $mirror --yes --mirror-empty; echo "$?"
+        ls target/data target/data/inner target/apart >left"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(env!("CARGO_BIN_EXE_nacre"));
+    let ended = run_with(command, b"");
+    let printed = String::from_utf8(ended.stdout.clone()).unwrap();
+    let lines: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let codes: Vec<&Value> = lines.iter().filter(|line| line.is_number()).collect();
+    assert_eq!(codes, [0, 1, 1, 0], "{ended:?}");
+    // Three entries stay, and the file that the source has not any more goes.
+    let [_, _, planned, _, kept, _, emptied, _] = &lines[..] else { panic!("{ended:?}") };
+    assert_eq!((&planned["errors"], &planned["removed"]), (&3.into(), &1.into()), "{ended:?}");
+    assert_eq!((&kept["errors"], &kept["removed"]), (&3.into(), &1.into()), "{ended:?}");
+    assert!(ended.stderr.contains("is not mounted") && ended.stderr.contains("--mirror-empty"), "{ended:?}");
+    let listed = fs::read_to_string(at("kept")).unwrap();
+    assert_eq!(listed.lines().filter(|line| *line == "file").count(), 3, "{listed}");
+    assert_eq!((&emptied["errors"], &emptied["removed"]), (&0.into(), &3.into()), "{ended:?}");
+    let listed = fs::read_to_string(at("left")).unwrap();
+    assert_eq!(listed.lines().filter(|line| *line == "file").count(), 0, "{listed}");
+    assert!(at("outside/inner/file").exists() && !at("other/file").exists());
+}

@@ -806,3 +806,28 @@ fn an_index_is_browsed_by_size() {
     browser.read_until("\x1b[?1049l");
     browser.running.wait().unwrap();
 }
+
+#[test]
+fn a_signal_ends_the_browser_and_gives_the_terminal_back() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use rustix::termios::{LocalModes, tcgetattr};
+    let folder = harness::folder();
+    let (tree, index) = (folder.path().join("tree"), path(&folder, "index.sqlite"));
+    fs::create_dir(&tree).unwrap();
+    sweep(tree.to_str().unwrap(), &index, &[]);
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let mut browser = OnTerminal::start(&["browse", &index]);
+        browser.read_until("q quit");
+        // The terminal stays while the test has it open.
+        let name = rustix::pty::ptsname(&browser.terminal, Vec::new()).unwrap().into_string().unwrap();
+        let side = fs::File::options().read(true).write(true).open(name).unwrap();
+        let is_cooked =
+            || tcgetattr(&side).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO);
+        assert!(!is_cooked());
+        kill_process(Pid::from_child(&browser.running), signal).unwrap();
+        browser.read_until("\x1b[?1049l");
+        let ended = browser.running.wait().unwrap();
+        assert_eq!(harness::shell_code(ended), code, "{signal:?}");
+        assert!(is_cooked(), "{signal:?}");
+    }
+}

@@ -14,7 +14,7 @@ use nacre_ranks::{self as algorithm, Outbox, Pauses, Pausing, Rank, Shutdown, Tr
 use nacre_walk::{Queue, Unit};
 use nix::sys::resource::UsageWho;
 
-use crate::engine::{OneByOne, Shared};
+use crate::engine::{OneByOne, Ranges, Shared};
 use crate::measure::processor_time;
 use crate::network::{Network, NetworkError};
 use crate::output::Output;
@@ -132,7 +132,7 @@ pub fn run_shared(
         let threads = scope.spawn(threads);
         let alive = || !threads.is_finished();
         let phase = catch_unwind(AssertUnwindSafe(|| {
-            communicate(network, &mut queue.clone(), queue, options, output, until, alive)
+            communicate(network, &mut Ranges(queue.clone()), queue, options, output, until, alive)
         }));
         // The scope waits for its threads, which wait for work.
         queue.close();

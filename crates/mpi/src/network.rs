@@ -350,13 +350,13 @@ impl<W: Serialize + DeserializeOwned> Transport<W> for Network<W> {
 /// The size below which messages are not compressed, in bytes.
 const PACK_MIN_BYTES: usize = 100;
 
-/// The maximum size of an unpacked message, in bytes.
+/// The maximum size of a compressed message when it is unpacked, in bytes. Longer ones are not compressed.
 const UNPACKED_MAX_BYTES: usize = 64 << 20;
 
-/// Compresses a message, unless it is short. Paths that are sent together have much in common: compressed they take a
+/// Compresses a message, unless it is short or very long. Paths that are sent together have much in common: compressed they take a
 /// third or less. The first byte says whether the rest is compressed.
 fn pack(plain: Vec<u8>) -> Vec<u8> {
-    if plain.len() < PACK_MIN_BYTES {
+    if !(PACK_MIN_BYTES..=UNPACKED_MAX_BYTES).contains(&plain.len()) {
         return [&[0], &plain[..]].concat();
     }
     [&[1], &lz4_flex::compress_prepend_size(&plain)[..]].concat()
@@ -397,6 +397,9 @@ mod tests {
                 let _ = unpack(&changed);
             }
         }
+        // What would be refused when it is unpacked is sent as it is.
+        let long = vec![7; UNPACKED_MAX_BYTES + 1];
+        assert!(unpack(&pack(long.clone())).is_some_and(|plain| *plain == long[..]));
         assert_eq!(unpack(&[1, 0xff, 0xff, 0xff, 0xff, 0]), None);
         assert_eq!(unpack(&[2, 0]), None);
     }

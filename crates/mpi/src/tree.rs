@@ -30,6 +30,7 @@ use nacre_walk_cli::{CommandError, Filters, parse_threads};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::engine::{MESSAGE_BYTES_MAX, message_bytes};
 use crate::job::{self, JobError, Until};
 use crate::network::Network;
 use crate::output::{Forwarder, Output};
@@ -90,7 +91,7 @@ const KNOWN_MAX: usize = 20_000;
 /// The size of the pieces in which lines are sent to rank 0, in bytes.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// The number of units that are sent to other ranks at once.
+/// The maximum number of units that are sent to other ranks at once; of those with long paths there are fewer.
 const PORTION: usize = 4096;
 
 /// The pause of a rank that waits for others.
@@ -227,8 +228,13 @@ impl Rank<'_> {
         let next = || -> Result<Option<(u32, Vec<u8>)>, JobError> {
             if ready.is_empty() {
                 let mut by_rank: BTreeMap<u32, Vec<Unit>> = BTreeMap::new();
-                for _ in 0..PORTION {
-                    let Some(unit) = units.pop()? else { break };
+                let (mut portion, mut bytes) = (0, 0);
+                while portion < PORTION
+                    && bytes < MESSAGE_BYTES_MAX
+                    && let Some(unit) = units.pop()?
+                {
+                    portion += 1;
+                    bytes += message_bytes(&unit);
                     by_rank.entry(to(&unit)).or_default().push(unit);
                 }
                 for (rank, units) in by_rank {

@@ -18,8 +18,8 @@ use nacre_ranks::{self as algorithm, Algorithm, Shutdown};
 use nacre_walk::collect::Collector;
 use nacre_walk::report::level::Levels;
 use nacre_walk::report::partial::Received;
-use nacre_walk::report::{Report, Tally};
-use nacre_walk::{Snapshot, Unit};
+use nacre_walk::report::{Report, Sums, Tally};
+use nacre_walk::{Snapshot, Unit, Walk};
 use nacre_walk_cli::{self as command, CommandError, Counted, Plan, StoppedWalk};
 
 use crate::job::{self, JobError, Until};
@@ -98,6 +98,9 @@ struct Part {
     failure: Option<String>,
 }
 
+/// The pause between two looks at what is listed while the roots are visited.
+const START_PAUSE: Duration = Duration::from_micros(200);
+
 /// Rank 0's decision to continue after a phase, in place of an exit code.
 const GO_ON: i32 = -1;
 
@@ -170,7 +173,9 @@ impl Rank<'_> {
                 walk.queue().put(units);
                 Ok(())
             }
-            None if self.network.is_root() && !self.resumes() => plan.start(&walk, &mut collectors[0]),
+            None if self.network.is_root() && !self.resumes() => {
+                self.start(&plan, &mut walk, &mut collectors[0], &mut output)?
+            }
             None => Ok(()),
         };
         if let Err(code) = self.agree(started) {
@@ -243,6 +248,32 @@ impl Rank<'_> {
             }
             entries = phase.entries;
         }
+    }
+
+    /// Visits the roots in another thread: this one takes what is listed meanwhile, which may be more than is kept until then.
+    fn start(
+        &self,
+        plan: &Plan,
+        walk: &mut Walk<Sums>,
+        collector: &mut Collector<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<Result<(), CommandError>, JobError> {
+        std::thread::scope(|scope| {
+            let started = scope.spawn(move || plan.start(walk, collector));
+            let mut talk = Ok(false);
+            while !started.is_finished() {
+                if talk.is_ok() {
+                    talk = output.go_on(&self.network);
+                } else {
+                    // Nobody waits for what is not taken any more.
+                    output.close();
+                }
+                std::thread::sleep(START_PAUSE);
+            }
+            let started = started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            talk.map_err(JobError::from)?;
+            Ok(started)
+        })
     }
 
     fn resumes(&self) -> bool {

@@ -238,3 +238,24 @@ fn a_reader_that_goes_away_ends_the_job() {
     running.stdout.take().unwrap().read_exact(&mut first).unwrap();
     wait(running, root);
 }
+
+#[test]
+fn many_roots_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("long ".repeat(50));
+    std::fs::create_dir(&inside).unwrap();
+    let count = common::arguments_bytes_max() / 540;
+    let paths: Vec<_> =
+        (0..count).map(|number| inside.join(format!("{}{number}", "long ".repeat(50)))).collect();
+    paths.iter().for_each(|path| std::fs::write(path, "").unwrap());
+    let words: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
+    // Together the lines are more than is kept of what nobody takes; launchers pass on only so many arguments.
+    let fields = ["path"; 8].join(",");
+    let printed = folder.path().join("printed");
+    let mut command = job(2, &[&["walk", "--list", "--fields", &fields], &words[..]].concat());
+    command.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
+    wait(command.spawn().unwrap(), words[0]);
+    let printed = std::fs::read_to_string(printed).unwrap();
+    let listed: BTreeSet<&str> = printed.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert_eq!(listed, words.iter().copied().collect::<BTreeSet<&str>>());
+}

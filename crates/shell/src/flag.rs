@@ -1,12 +1,13 @@
-//! A flag for programs without a runtime, which Ctrl-C and SIGTERM set: the first asks the program to end, another one half
-//! a second later or more ends it.
+//! A flag for programs without a runtime, which Ctrl-C, SIGTERM and SIGHUP set: the first asks the program to end, another one
+//! half a second later or more ends it. SIGHUP stays ignored where it was ignored at the program's start, as by `nohup`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tokio::signal::unix::SignalKind;
 
 use crate::failure::Failure;
 use crate::signals::{self, TOGETHER};
@@ -28,7 +29,9 @@ impl Flag {
 /// If the system refuses.
 pub fn caught(wake: impl Fn() + Send + 'static) -> Result<Flag, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
-    let mut caught = Signals::new([SIGTERM, SIGINT]).map_err(Failure::io("catch signals"))?;
+    let hangup = (!signals::ignores(SignalKind::hangup())).then_some(SIGHUP);
+    let mut caught =
+        Signals::new([SIGTERM, SIGINT].into_iter().chain(hangup)).map_err(Failure::io("catch signals"))?;
     let set = Arc::clone(&flag);
     // It ends with the program.
     std::thread::spawn(move || {

@@ -18,12 +18,15 @@ mod file;
 mod finish;
 mod job;
 mod link;
+mod listxattr;
+mod mounts;
 mod plan;
 mod range;
 mod record;
 mod verify;
 mod visitor;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +41,7 @@ pub use destination::Destination;
 pub use file::{Later, is_unfinished};
 pub use finish::Finisher;
 use job::{Job, JobContext, Jobs};
-use link::Links;
+use link::{Links, Previewed};
 use nacre_quantity::Escaped;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};
@@ -196,6 +199,7 @@ pub(crate) struct Shared {
     pub notes: EntryErrors,
     pub keeper: Preserver,
     pub links: Links,
+    pub previewed: Previewed,
     pub jobs: Jobs,
     pub cuts: ShortCuts,
     /// The identity of this boot of the machine, or zeros if that does not matter.
@@ -206,6 +210,8 @@ pub(crate) struct Shared {
     pub began: Time,
     /// The identity of the source, which no mirror removes, whatever its paths are.
     pub source: Identity,
+    /// For a mirror, the directories whose file systems are not mounted.
+    pub unmounted: HashSet<Identity>,
     /// The identity of the copy's root, once known: it must not be met in the source.
     pub root: Mutex<Option<Identity>>,
     verifying: AtomicBool,
@@ -217,12 +223,14 @@ impl Shared {
         let boot = if options.fsync { [0; 16] } else { boot() };
         Shared {
             keeper: Preserver::new(options.extended),
+            unmounted: if options.mirror { mounts::unmounted() } else { HashSet::new() },
             options,
             control: Control::default(),
             counters: Counters::default(),
             failures: EntryErrors::default(),
             notes: EntryErrors::default(),
             links: Links::default(),
+            previewed: Previewed::default(),
             jobs: Jobs::default(),
             cuts: ShortCuts::default(),
             boot,
@@ -436,7 +444,15 @@ impl Copy {
                 return Err(StartError::Empty(source.to_owned(), to.path().to_owned()));
             }
         }
-        let shared = Shared::new(options, identity);
+        let mut shared = Shared::new(options, identity);
+        // The source itself may be in what lies below a mount point: then it is on the same device.
+        let lacks = |place: &Identity| {
+            let is_in = |opened: &OwnedFd| is_within(opened.as_fd(), *place) == Ok(true);
+            place.0 == identity.0 && opened.as_ref().is_some_and(is_in)
+        };
+        if shared.unmounted.iter().any(lacks) {
+            shared.unmounted.insert(identity);
+        }
         let top_of_entries = OnceLock::new();
         Ok(Copy { source: from, source_path, opened, kind, destination: to, top_of_entries, shared })
     }
@@ -740,6 +756,7 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
     pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
+        self.shared.previewed.clear();
         self.compare(self.previewed(), report)
     }
 
@@ -766,7 +783,7 @@ impl Copy {
 
     fn previewed(&self) -> Aspects {
         let extras = self.shared.options.mirror;
-        Aspects { contents: false, extras, below_missing: true, mounts: false, ..Aspects::ALL }
+        Aspects { contents: false, extras, below_missing: true, mounts: false, links: true, ..Aspects::ALL }
     }
 
     /// Returns whether entries of the destination that the source has not are removed.

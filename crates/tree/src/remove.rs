@@ -36,6 +36,9 @@ pub const ROUNDS_MAX: u32 = 10;
 /// The number of entries that the rounds after the first may always remove, however few the first one found.
 const LATER_MIN: u64 = 10_000;
 
+/// The maximum number of removed entries that a thread has not counted yet.
+const UNCOUNTED_MAX: u64 = 64;
+
 const ATTEMPTED: &str = "cannot remove";
 
 /// The reason why a path is refused before anything is removed.
@@ -313,6 +316,7 @@ impl Removal {
             unreadable: !rustix::process::geteuid().is_root()
                 && self.selection.is_none()
                 && self.spared.is_none(),
+            uncounted: 0,
         };
         let mut visitors: Vec<_> = (0..self.threads.get()).map(|_| remover()).collect();
         for (root, known) in &self.roots {
@@ -373,7 +377,7 @@ fn count_with<'a, T>(
 }
 
 /// Returns whether something is mounted on a root, also on systems that do not say so when they are asked for its metadata.
-fn is_mounted(root: &Root, metadata: &Metadata) -> Result<bool, Errno> {
+pub(crate) fn is_mounted(root: &Root, metadata: &Metadata) -> Result<bool, Errno> {
     if metadata.kind() != FileKind::Directory {
         return Ok(false);
     }
@@ -463,6 +467,9 @@ pub struct Remover<'a> {
     failures: &'a EntryErrors,
     changed: &'a AtomicBool,
     unreadable: bool,
+    /// The number of removed entries that are no directories and are not counted yet: threads that all count each entry at
+    /// one place hold each other up.
+    uncounted: u64,
 }
 
 impl Remover<'_> {
@@ -470,9 +477,16 @@ impl Remover<'_> {
         self.removal.control.is_stopped()
     }
 
-    fn count(&self, directory: bool) {
+    fn count_directory(&self) {
         self.removal.entries.fetch_add(1, Ordering::Relaxed);
-        self.removal.directories.fetch_add(u64::from(directory), Ordering::Relaxed);
+        self.removal.directories.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds what this thread has removed to the count of all.
+    fn count(&mut self) {
+        if self.uncounted > 0 {
+            self.removal.entries.fetch_add(std::mem::take(&mut self.uncounted), Ordering::Relaxed);
+        }
     }
 
     fn root(&self, number: u32) -> &(Root, Identity) {
@@ -501,7 +515,7 @@ impl Remover<'_> {
             }
         };
         match removed {
-            Ok(()) => self.count(true),
+            Ok(()) => self.count_directory(),
             Err(Errno::NOENT) => {}
             // Something new is in it, or it is no directory any more, or the way to it is another one.
             Err(errno @ (Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::STALE)) => {
@@ -572,14 +586,18 @@ impl Visitor for Remover<'_> {
         }
         if entry.kind == FileKind::Directory {
             if self.unreadable && unlink(parent, name, AtFlags::REMOVEDIR) == Ok(()) {
-                self.count(true);
+                self.count_directory();
                 return Verdict::Pass;
             }
             return Verdict::Descend;
         }
         match unlink(parent, name, AtFlags::empty()) {
             Ok(()) => {
-                self.count(false);
+                self.uncounted += 1;
+                // The progress is shown while a large directory is emptied, and a root is in no directory.
+                if self.uncounted >= UNCOUNTED_MAX || entry.directory.is_none() {
+                    self.count();
+                }
                 return Verdict::Pass;
             }
             Err(Errno::NOENT) => return Verdict::Pass,
@@ -597,6 +615,10 @@ impl Visitor for Remover<'_> {
             self.incomplete(directory);
         }
         Verdict::Pass
+    }
+
+    fn visited(&mut self, _directory: &Directory<Remains>) {
+        self.count();
     }
 
     fn leave(&mut self, directory: &Directory<Remains>) {

@@ -32,8 +32,8 @@ pub struct CopyFlags {
     /// Do not copy extended attributes and ACLs
     #[arg(long)]
     no_xattrs: bool,
-    /// With --mirror: empty the destination if the source is empty, which is refused otherwise: the file system that belongs
-    /// there may not be mounted
+    /// With --mirror: empty the destination if the source is empty, and what is the copy of a mount point in /etc/fstab that has
+    /// nothing mounted on it. Both is refused otherwise: the file system that belongs there may not be mounted
     #[arg(long, requires = "mirror")]
     mirror_empty: bool,
     /// Split files larger than this into chunks of this size, which are copied in parallel

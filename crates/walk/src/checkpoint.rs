@@ -6,8 +6,9 @@
 //!
 //! A checkpoint is trusted no more than any other input: a path that could lead out of a root is refused.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -120,29 +121,75 @@ pub enum LoadError {
     Damaged(&'static str),
 }
 
-/// Writes a checkpoint, atomically replacing an existing file.
+/// Writes a checkpoint, atomically replacing an existing file. Until it is complete it has the name of the checkpoint with
+/// `.partial` behind it.
 ///
 /// # Errors
-/// If the file cannot be created, written, synced or renamed.
+/// If the file cannot be created, written, synced or renamed, or something else has its name.
 pub fn save(path: &Path, saved: &Saved<'_>) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    // Its own error would name the temporary file.
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| match error.kind() {
+    let mut partial = path.to_owned();
+    partial.as_mut_os_string().push(".partial");
+    let named = |error: io::Error| {
+        let shown = Escaped::of(&partial);
+        io::Error::new(error.kind(), format!("cannot write \"{shown}\", which is to become it: {error}"))
+    };
+    let file = begin(&partial).map_err(|error| match error.kind() {
         kind @ io::ErrorKind::NotFound => {
             io::Error::new(kind, format!("there is no folder \"{}\"", Escaped::of(folder)))
         }
-        kind => io::Error::from(kind),
+        _ => named(error),
     })?;
-    let mut writer = BufWriter::new(file.as_file_mut());
-    write(&mut writer, saved)?;
-    writer.flush()?;
-    drop(writer);
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
+    let mut writer = BufWriter::new(&file);
+    let written = write(&mut writer, saved).and_then(|()| writer.flush()).and_then(|()| file.sync_all());
+    let renamed = written.map_err(named).and_then(|()| std::fs::rename(&partial, path));
+    if renamed.is_err() {
+        // A part of a checkpoint is of no use. If it stays, the next one replaces it.
+        let _ = std::fs::remove_file(&partial);
+    }
+    renamed?;
     File::open(folder)?.sync_all()
+}
+
+/// Creates the file that becomes a checkpoint, in place of one that a save which was killed has left, and locks it.
+fn begin(partial: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    loop {
+        let file = options.open(partial)?;
+        // Not every file system has locks.
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(io::Error::other("another walk is writing it"));
+        }
+        let about = file.metadata()?;
+        match partial.symlink_metadata() {
+            Ok(named) if (named.dev(), named.ino()) == (about.dev(), about.ino()) => {}
+            // Whoever had the lock has given it the checkpoint's name meanwhile.
+            Ok(_) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        }
+        if !about.is_file() || !is_part(&file)? {
+            let sentence =
+                "it is no part of a checkpoint, and is not replaced; remove it, or give another name";
+            return Err(io::Error::other(sentence));
+        }
+        file.set_len(0)?;
+        return Ok(file);
+    }
+}
+
+/// Returns whether a file is a part of a checkpoint, or empty. Of one that was being written when its machine went down, zeros may be
+/// left.
+fn is_part(file: &File) -> io::Result<bool> {
+    let mut start = [0; MAGIC.len()];
+    let len = file.read_at(&mut start, 0)?;
+    let start = &start[..len];
+    Ok(MAGIC.starts_with(start) || start.iter().all(|byte| *byte == 0))
 }
 
 /// Reads a checkpoint; files with several names are added to `links`, and sums of directories to `partial`.
@@ -506,5 +553,37 @@ mod tests {
             head.difference(&other),
             Some(("--name".to_owned(), "nothing".to_owned(), "x".to_owned()))
         );
+    }
+
+    #[test]
+    fn what_a_killed_save_has_left_is_replaced_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, partial) = (folder.path().join("state"), folder.path().join("state.partial"));
+        let head = Head { flags: Vec::new(), now: Time::default(), newer: None };
+        let (report, sums, links) = (Report::default(), Partial::default(), links());
+        let (report, links, units) = (&report, &links, units(&[&b"a"[..]]));
+        let saved =
+            Saved { head: &head, report, partial: &sums, begun: &[], directories: &[], units: &units, links };
+        for left in [&b""[..], b"\x89NAC", b"\x89NACREW\n\x02\0\0\0 cut", &[0; 5000]] {
+            std::fs::write(&partial, left).unwrap();
+            save(&path, &saved).unwrap();
+            assert_eq!(load_plain(&path).unwrap().units, units);
+            assert!(!partial.exists());
+        }
+        let cannot_save = |why: &str| {
+            let error = save(&path, &saved).unwrap_err().to_string();
+            assert!(error.contains("state.partial") && error.contains(why), "{error}");
+        };
+        // Another walk.
+        let other = begin(&partial).unwrap();
+        cannot_save("another walk");
+        drop(other);
+        std::fs::write(&partial, "mine").unwrap();
+        cannot_save("not replaced");
+        assert_eq!(std::fs::read(&partial).unwrap(), b"mine");
+        std::fs::remove_file(&partial).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &partial).unwrap();
+        cannot_save("state.partial");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 }

@@ -11,6 +11,7 @@ use crossterm::{cursor, execute, queue, terminal};
 use nacre_index::Index;
 use nacre_index::contents::{Contents, Entry, Order, ROOTS};
 use nacre_quantity::Escaped;
+use nacre_shell::flag::{self, Flag};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::failure::Failure;
@@ -58,10 +59,24 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
     let mut browser = Browser::new(&index).map_err(unreadable)?;
     // A long query ends, too: a second signal would end the program without giving the terminal back.
     let query = index.connection.get_interrupt_handle();
-    let ends = nacre_shell::flag::caught(move || query.interrupt())?;
+    let ends = flag::caught(move || query.interrupt())?;
+    let looked = look(&mut browser, &ends, unreadable);
+    // The terminal is what it was before by now.
+    match ends.is_set() {
+        true => Err(Failure::Interrupted("interrupted".into())),
+        false => looked,
+    }
+}
+
+/// Shows the browser until the user or a signal ends it.
+fn look(
+    browser: &mut Browser<'_>,
+    ends: &Flag,
+    unreadable: impl Fn(rusqlite::Error) -> Failure,
+) -> Result<(), Failure> {
     let mut screen = Screen::take().map_err(Failure::io("use the terminal"))?;
     while !ends.is_set() {
-        screen.show(&mut browser).map_err(Failure::io("write to the terminal"))?;
+        screen.show(browser).map_err(Failure::io("write to the terminal"))?;
         // A signal ends no wait for keys.
         while !event::poll(LOOK_INTERVAL).map_err(Failure::io("read from the terminal"))? {
             if ends.is_set() {

@@ -138,8 +138,12 @@ fn described_plan(planned: &Plan, mirror: bool) -> String {
         0 => String::new(),
         number => format!(", adjust the metadata of {}", quantity::grouped(number)),
     };
+    let linked = match get(&planned.linked) {
+        0 => String::new(),
+        number => format!(", link {}", entries(number)),
+    };
     let removed = if mirror { format!(", remove {}", entries(get(&planned.removed))) } else { String::new() };
-    format!("{copied}{adjusted}{removed}")
+    format!("{copied}{linked}{adjusted}{removed}")
 }
 
 fn dry_run(session: &Context, copy: &Copy, planned: &Plan) -> Result<(), Failure> {
@@ -147,7 +151,8 @@ fn dry_run(session: &Context, copy: &Copy, planned: &Plan) -> Result<(), Failure
     if session.json {
         let json = json!({
             "dry_run": true, "copied": get(&planned.copied), "bytes": get(&planned.bytes),
-            "adjusted": get(&planned.adjusted), "removed": get(&planned.removed), "errors": errors,
+            "linked": get(&planned.linked), "adjusted": get(&planned.adjusted), "removed": get(&planned.removed),
+            "errors": errors,
             "first_errors": copy.failures().first().iter().map(failure_json).collect::<Vec<_>>(),
         });
         output::line(&json.to_string())?;

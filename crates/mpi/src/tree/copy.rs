@@ -501,7 +501,9 @@ fn dry_run(
     let ended = ended.map_err(broken)??;
     let part = Part {
         interrupted: rank.any(&mut output, copy.control().is_stopped())? || ended == Shutdown::Stopped,
-        counts: [&planned.copied, &planned.bytes, &planned.adjusted, &planned.removed].map(get).to_vec(),
+        counts: [&planned.copied, &planned.bytes, &planned.adjusted, &planned.removed, &planned.linked]
+            .map(get)
+            .to_vec(),
         failures: Faults::of(copy.failures()),
         ..Part::default()
     };
@@ -511,15 +513,18 @@ fn dry_run(
     }
     let (copied, bytes, adjusted, removed) =
         (totals.count(0), totals.count(1), totals.count(2), totals.count(3));
-    let errors = totals.failures.count;
+    let (linked, errors) = (totals.count(4), totals.failures.count);
     if rank.json {
         let json = serde_json::json!({
-            "dry_run": true, "copied": copied, "bytes": bytes, "adjusted": adjusted, "removed": removed,
-            "errors": errors, "first_errors": totals.failures.json(),
+            "dry_run": true, "copied": copied, "bytes": bytes, "linked": linked, "adjusted": adjusted,
+            "removed": removed, "errors": errors, "first_errors": totals.failures.json(),
         });
         println!("{json}");
     } else {
         let mut text = format!("would copy {} ({})", count(copied, "entry", "entries"), size(bytes));
+        if linked > 0 {
+            text += &format!(", link {}", count(linked, "entry", "entries"));
+        }
         if adjusted > 0 {
             text += &format!(", adjust the metadata of {}", grouped(adjusted));
         }

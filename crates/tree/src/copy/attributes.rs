@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::copy::listxattr;
+
 /// The maximum size of an extended attribute, in bytes.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
@@ -82,10 +84,8 @@ impl Preserver {
         if !self.extended {
             return true;
         }
-        let directory = by_descriptor(entry.directory);
-        let path = [directory.as_bytes(), b"/", entry.name.to_bytes()].concat();
         let mut names = [0; 256];
-        match rustix::fs::llistxattr(&path[..], &mut names[..]) {
+        match listxattr::names_of(entry.directory, entry.name, &mut names) {
             Ok(len) => names[..len].split_inclusive(|byte| *byte == 0).all(is_label),
             Err(errno) => errno == Errno::NOTSUP,
         }
@@ -105,6 +105,24 @@ impl Preserver {
         let mode = u32::from(stat.stx_mode) & 0o7777 & !self.lost(stat, group);
         rustix::fs::fchmod(target, Mode::from_raw_mode(mode))?;
         rustix::fs::futimens(target, &times(stat))
+    }
+
+    /// Returns whether an open target already has all metadata of its source that [`Preserver::apply`] would give it.
+    pub fn is_applied(
+        &self,
+        source: BorrowedFd<'_>,
+        stat: &Statx,
+        (target, there): (BorrowedFd<'_>, &Statx),
+    ) -> Result<bool, Errno> {
+        let same_times = [(stat.stx_atime, there.stx_atime), (stat.stx_mtime, there.stx_mtime)]
+            .iter()
+            .all(|(a, b)| (a.tv_sec, a.tv_nsec) == (b.tv_sec, b.tv_nsec));
+        // Whoever is not root may be able to give it the group nevertheless.
+        if !same_times || stat.stx_gid != there.stx_gid || !self.is_kept(stat, there) {
+            return Ok(false);
+        }
+        let listed = |file| list(&AttributeSource::Open(file));
+        Ok(!self.extended || listed(source)? == listed(target)?)
     }
 
     /// Returns the extended attributes that are kept of a link, a pipe or a device.
@@ -213,8 +231,12 @@ impl Preserver {
 
 /// Returns whether new entries in a directory inherit an ACL from it.
 pub fn inherits(directory: BorrowedFd<'_>) -> bool {
-    let place = AttributeSource::Path(by_descriptor(directory));
-    place.get(c"system.posix_acl_default", &mut []).is_ok()
+    let is_at = |place: AttributeSource<'_>| place.get(c"system.posix_acl_default", &mut []);
+    match is_at(AttributeSource::Open(directory)) {
+        // It is open for nothing but to be referred to.
+        Err(Errno::BADF) => is_at(AttributeSource::Path(by_descriptor(directory))).is_ok(),
+        found => found.is_ok(),
+    }
 }
 
 fn times(stat: &Statx) -> Timestamps {
@@ -231,7 +253,7 @@ fn is_label(name: &[u8]) -> bool {
 }
 
 /// Returns a path that refers to exactly the open file, even a link.
-fn by_descriptor(descriptor: BorrowedFd<'_>) -> String {
+pub fn by_descriptor(descriptor: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 

@@ -65,6 +65,8 @@ pub struct Destination {
     pub mounted: bool,
     /// True if it is in a file system that is mounted below the copy's directory.
     pub foreign: bool,
+    /// True if nothing is removed from it, because the source may lack the file system that it is the copy of.
+    pub spared: bool,
     /// True if this copy created it, so that it was empty.
     pub fresh: bool,
     /// True if new entries in it inherit an ACL.
@@ -147,6 +149,7 @@ impl Destination {
             count_max: (limit.min(1 << 16) / 4) as usize,
             mounted: false,
             foreign: false,
+            spared: false,
             fresh: false,
             inherits,
             accessed: None,
@@ -166,6 +169,16 @@ impl Destination {
         accessed: StatxTimestamp,
     ) -> Result<Arc<Destination>, Obstacle> {
         let parent = self.descriptor()?;
+        // In a directory that was there before, it mostly is, too.
+        if !self.fresh
+            && let Ok(fd) = open(parent.as_fd(), name)
+        {
+            if self.is_folded(name)? {
+                return Err(Obstacle::Other(ONE));
+            }
+            let child = self.take_up(&parent, (name, fd), false, Some(accessed))?;
+            return self.claim_directory(child, name, root);
+        }
         let make = || retry_on_intr(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU));
         let mut created = make();
         if created == Err(Errno::EXIST) {
@@ -196,8 +209,18 @@ impl Destination {
             Err(errno) => return Err(errno.into()),
         };
         let child = self.open_existing(&parent, name, fresh, Some(accessed))?;
+        self.claim_directory(child, name, root)
+    }
+
+    /// Returns a directory in it that was made or found under a name, unless it is the copy of another name.
+    fn claim_directory(
+        &self,
+        child: Arc<Destination>,
+        name: &CStr,
+        root: bool,
+    ) -> Result<Arc<Destination>, Obstacle> {
         if let Some(claims) = &self.claims {
-            let granted = match fresh {
+            let granted = match child.fresh {
                 true => claims.give(child.identity, name, true),
                 false => claims.take(child.identity, name, true),
             };
@@ -206,7 +229,7 @@ impl Destination {
             }
             self.bound_claims(name);
         }
-        if !fresh && !root {
+        if !child.fresh && !root {
             child.make_writable();
         }
         Ok(child)
@@ -233,6 +256,17 @@ impl Destination {
         accessed: Option<StatxTimestamp>,
     ) -> Result<Arc<Destination>, Errno> {
         let fd = open(parent.as_fd(), name)?;
+        self.take_up(parent, (name, fd), fresh, accessed)
+    }
+
+    /// Returns a directory in it that was opened.
+    fn take_up(
+        self: &Arc<Destination>,
+        parent: &Open,
+        (name, fd): (&CStr, OwnedFd),
+        fresh: bool,
+        accessed: Option<StatxTimestamp>,
+    ) -> Result<Arc<Destination>, Errno> {
         let stat = stat_open(fd.as_fd())?;
         if self.count.load(Ordering::Relaxed) > self.count_max {
             // It is opened again when something is put into it again.
@@ -247,6 +281,7 @@ impl Destination {
             identity: directory::identity(&stat),
             mounted,
             foreign: self.foreign || !self.is_top() && mounted,
+            spared: self.spared,
             // What was made here has a default ACL only if its parent has one.
             inherits: (!fresh || self.inherits) && attributes::inherits(fd.as_fd()),
             descriptor: Mutex::new(Some(Open::new(fd, &self.count))),
@@ -388,6 +423,7 @@ impl Destination {
             count_max: self.count_max,
             mounted: level.flags & MOUNTED != 0,
             foreign: level.flags & FOREIGN != 0,
+            spared: level.flags & SPARED != 0,
             fresh: level.flags & FRESH != 0,
             inherits: level.flags & INHERITS != 0,
             accessed: level.accessed,
@@ -709,6 +745,7 @@ const FOREIGN: u8 = 2;
 const FRESH: u8 = 4;
 const INHERITS: u8 = 8;
 const ACCESSED: u8 = 16;
+const SPARED: u8 = 32;
 
 /// A packed directory.
 struct Level {
@@ -724,6 +761,7 @@ impl Level {
         let flags = [
             (directory.mounted, MOUNTED),
             (directory.foreign, FOREIGN),
+            (directory.spared, SPARED),
             (directory.fresh, FRESH),
             (directory.inherits, INHERITS),
             (directory.accessed.is_some(), ACCESSED),

@@ -613,7 +613,7 @@ impl Item<'_> {
         let mut record = open()?;
         let subject = |target: &OwnedFd| {
             let target = stat_open(target.as_fd()).map_err(failed(WRITE))?;
-            Ok(shared.subject(before, identity(&target)))
+            Ok(shared.subject(before, &target))
         };
         let count = before.stx_size.div_ceil(shared.options.chunk_bytes) as usize;
         let mut finished = vec![false; count];
@@ -835,9 +835,10 @@ fn remove(directory: &Open, name: &CStr) {
 
 impl Shared {
     /// Returns what the record of a large file's chunks belongs to.
-    pub fn subject<'a>(&self, source: &'a Statx, target: Identity) -> Subject<'a> {
+    pub fn subject<'a>(&self, source: &'a Statx, target: &Statx) -> Subject<'a> {
         let (chunk_bytes, boot, together) = (self.options.chunk_bytes, self.boot, self.together);
-        Subject { source, chunk_bytes, target, boot, together }
+        let (target, target_bytes) = (identity(target), target.stx_size);
+        Subject { source, chunk_bytes, target, target_bytes, boot, together }
     }
 
     /// Returns whether chunks are made durable before they are recorded: on request, and where other machines write

@@ -21,6 +21,7 @@ use crate::copy::Shared;
 use crate::copy::data::open_for_reading;
 use crate::copy::destination::Destination;
 use crate::copy::file::stat_open;
+use crate::copy::mounts::spare;
 use crate::copy::visitor::{Ending, is_reported, passed};
 use crate::error::EntryError;
 use crate::root::{Root, identity_of};
@@ -159,7 +160,8 @@ impl Visitor for Finisher<'_> {
             None => (self.top, self.destination.name()),
         };
         match parent.find_copy(name) {
-            Ok(found) => {
+            Ok(mut found) => {
+                spare(self.shared, opened.descriptor, &mut found);
                 if opened.directory.is_none() {
                     *self.shared.root.lock() = Some(found.identity());
                 }

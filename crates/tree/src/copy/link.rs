@@ -3,6 +3,7 @@
 //! Memory: one entry for each such inode whose names were not all met yet, about 150 bytes and the name.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +116,47 @@ impl Links {
     pub fn failed(&self, inode: Identity) {
         self.states.lock().remove(&inode);
         self.changed.notify_all();
+    }
+}
+
+/// The inodes with several names that a preview has met, without copying them.
+///
+/// Memory: one entry for each whose names were not all met yet.
+#[derive(Default)]
+pub struct Previewed(Mutex<HashMap<Identity, (Option<Identity>, u32)>>);
+
+/// The part that a name has in the copy of its inode.
+pub enum Met {
+    /// It is the first one, which is copied if it differs.
+    First,
+    /// The first one was met: the entry that stays in its place, or none if its copy is a new one.
+    Again(Option<Identity>),
+}
+
+impl Previewed {
+    /// Registers a name of an inode that has `links` of them; `stays` is the entry that would stay in its place at the
+    /// destination, were it the first.
+    pub fn met(&self, inode: Identity, links: u32, stays: Option<Identity>) -> Met {
+        match self.0.lock().entry(inode) {
+            Entry::Vacant(unmet) => {
+                unmet.insert((stays, 1));
+                Met::First
+            }
+            Entry::Occupied(mut known) => {
+                let (first, met) = known.get_mut();
+                *met += 1;
+                let (first, all) = (*first, *met >= links);
+                if all {
+                    known.remove();
+                }
+                Met::Again(first)
+            }
+        }
+    }
+
+    /// Forgets all of them, for another preview.
+    pub fn clear(&self) {
+        self.0.lock().clear();
     }
 }
 

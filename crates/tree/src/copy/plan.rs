@@ -13,6 +13,8 @@ pub struct Plan {
     pub copied: AtomicU64,
     /// The bytes of files that the destination has not.
     pub bytes: AtomicU64,
+    /// The number of entries that become further names of files that are copied or there already.
+    pub linked: AtomicU64,
     /// The number of entries that only get another owner, mode, time or attributes.
     pub adjusted: AtomicU64,
     /// The number of entries to remove.
@@ -34,7 +36,14 @@ impl Plan {
                 add(&self.removed, copy.count_at_destination(&differing.path).entries.max(1));
                 Some("remove")
             }
-            Difference::Permissions | Difference::Extended | Difference::Accessed => {
+            Difference::Linked => {
+                add(&self.linked, 1);
+                Some("link")
+            }
+            // A link, a pipe or a device is made anew.
+            Difference::Permissions | Difference::Extended | Difference::Accessed
+                if matches!(differing.kind, FileKind::File | FileKind::Directory) =>
+            {
                 add(&self.adjusted, 1);
                 Some("adjust")
             }

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nacre_walk::directory::{self, identity};
+use nacre_walk::directory;
 use nacre_walk::{FileKind, Metadata, Unit};
 use rustix::fs::{CWD, Mode, OFlags, Statx};
 use rustix::io::{Errno, retry_on_intr};
@@ -273,9 +273,9 @@ impl Copy {
                     return Err(Errno::PERM);
                 }
                 let record = Record::join(directory.as_fd(), &unfinished(item.name, CHUNKS))?;
-                let known = identity(&stat_open(target.as_fd())?);
+                let there = stat_open(target.as_fd())?;
                 // What was begun is of this source as it is now.
-                let begun = record.finished(&self.shared.subject(&stat, known))?;
+                let begun = record.finished(&self.shared.subject(&stat, &there))?;
                 Ok(begun.map(|_| OpenFile {
                     path: path.to_vec(),
                     source,

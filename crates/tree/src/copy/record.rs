@@ -23,8 +23,9 @@ const MAGIC: &[u8; 8] = b"nacrecp1";
 pub struct Subject<'a> {
     pub source: &'a Statx,
     pub chunk_bytes: u64,
-    /// The unfinished copy.
+    /// The unfinished copy, and its size in bytes: it has that of the source from the beginning on.
     pub target: Identity,
+    pub target_bytes: u64,
     /// The identity of this boot of the machine; zeros if that does not matter.
     pub boot: [u8; 16],
     /// Several processes write the copy, perhaps on several machines, on which devices have other numbers.
@@ -118,8 +119,11 @@ impl Record {
     pub fn finished(&self, subject: &Subject<'_>) -> Result<Option<Vec<u32>>, Errno> {
         let len = rustix::fs::fstat(&self.file)?.st_size as usize;
         let chunks_max = subject.source.stx_size.div_ceil(subject.chunk_bytes) as usize;
-        // Each chunk is recorded at most once.
-        if len < HEAD_BYTES || len > HEAD_BYTES + 4 * chunks_max {
+        // Each chunk is recorded at most once. A copy that was cut off since lacks chunks that are recorded.
+        if len < HEAD_BYTES
+            || len > HEAD_BYTES + 4 * chunks_max
+            || subject.target_bytes != subject.source.stx_size
+        {
             return Ok(None);
         }
         let mut bytes = vec![0; len];
@@ -186,6 +190,7 @@ mod tests {
             source: &source,
             chunk_bytes: 1000,
             target: (device, 4),
+            target_bytes: 5000,
             boot,
             together,
         };
@@ -200,6 +205,11 @@ mod tests {
             // Only what several machines write has a device of no number.
             let elsewhere = together.then_some(found);
             assert_eq!(record.finished(&subject(boot, together, 9)), Ok(elsewhere));
+            // What was recorded may be behind the end by now.
+            for target_bytes in [4999, 5001] {
+                let cut = Subject { target_bytes, ..subject(boot, together, 3) };
+                assert_eq!(record.finished(&cut), Ok(None));
+            }
         }
     }
 }

@@ -24,6 +24,8 @@ use crate::copy::attributes::Named;
 use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::{Later, stat_open};
+use crate::copy::link::Met;
+use crate::copy::mounts::{UNMOUNTED, is_unmounted, spare};
 use crate::copy::range::{LeftOver, Leftovers};
 use crate::copy::visitor::{FOLDS, SPARE, is_reported, left_out, passed};
 use crate::error::EntryError;
@@ -46,6 +48,9 @@ pub struct Aspects {
     pub below_missing: bool,
     /// File systems that are mounted below the source and not entered: each is a failure, as it is not compared.
     pub mounts: bool,
+    /// Files with several names, of which a copy makes one file with as many names: in the source, and at the destination, where it
+    /// changes none that has others.
+    pub links: bool,
 }
 
 impl Aspects {
@@ -57,6 +62,7 @@ impl Aspects {
         extras: true,
         below_missing: false,
         mounts: true,
+        links: false,
     };
 }
 
@@ -87,6 +93,10 @@ pub enum Difference {
     Extended,
     /// The entry of the destination cannot be read.
     Unreadable,
+    /// It is not what another name of the file in the source is at the destination, or will be.
+    Linked,
+    /// Its metadata differ, and it has other names that are to keep theirs.
+    Shared,
 }
 
 impl Difference {
@@ -105,6 +115,8 @@ impl Difference {
             Difference::Accessed => "accessed",
             Difference::Extended => "attributes",
             Difference::Unreadable => "unreadable",
+            Difference::Linked => "links",
+            Difference::Shared => "shared",
         }
     }
 
@@ -123,6 +135,10 @@ impl Difference {
             Difference::Accessed => "its time of access is that of the copy",
             Difference::Extended => "its extended attributes or ACLs are others",
             Difference::Unreadable => "it cannot be read",
+            Difference::Linked => "it is another file than what the other names stand for",
+            Difference::Shared => {
+                "its metadata differ from those of the source, and are those of other names, too"
+            }
         }
     }
 }
@@ -261,10 +277,63 @@ impl<'a> Verifier<'a> {
         buffer: &mut [u8],
     ) -> Result<(), Outcome> {
         let stat = directory::stat(source, source_name)?;
-        let Some(copy) = destination.stat(name).map_err(|_| Difference::Unreadable)? else {
-            return Err(Outcome::Missing(size_of(&stat)));
+        let there = destination.stat(name).map_err(|_| Difference::Unreadable)?;
+        let compared = match &there {
+            Some(copy) => {
+                self.difference_to((source, &stat), kind, (destination, copy), (source_name, name), buffer)
+            }
+            None => Err(Outcome::Missing(size_of(&stat))),
         };
-        self.differ(&stat, &copy)?;
+        self.with_links(&stat, there.as_ref(), compared)
+    }
+
+    /// Returns how an entry compares if names of files matter: `compared` is the result without them, and `there` what the
+    /// destination has under its name.
+    fn with_links(
+        &self,
+        stat: &Statx,
+        there: Option<&Statx>,
+        compared: Result<(), Outcome>,
+    ) -> Result<(), Outcome> {
+        if !self.aspects.links {
+            return compared;
+        }
+        const METADATA: [Difference; 2] = [Difference::Permissions, Difference::Extended];
+        let is_file = Metadata(*stat).kind() == FileKind::File;
+        let existing = there.map(directory::identity);
+        // The entry that a copy of this name leaves or changes in its place, if it does not make a new one.
+        let (compared, stays) = match compared {
+            Ok(()) => (Ok(()), existing),
+            Err(Outcome::Differs(difference)) if METADATA.contains(&difference) && is_file => {
+                match there.is_some_and(|there| there.stx_nlink > 1) {
+                    true => (Err(Difference::Shared.into()), None),
+                    false => (Err(difference.into()), existing),
+                }
+            }
+            Err(outcome @ (Outcome::Differs(_) | Outcome::Missing(_))) => (Err(outcome), None),
+            unknown => return unknown,
+        };
+        if stat.stx_nlink < 2 {
+            return compared;
+        }
+        match self.shared.previewed.met(directory::identity(stat), stat.stx_nlink, stays) {
+            Met::First => compared,
+            Met::Again(Some(first)) if existing == Some(first) => Ok(()),
+            // What is in the place of a name is counted apart.
+            Met::Again(_) if matches!(compared, Err(Outcome::Differs(Difference::Kind))) => compared,
+            Met::Again(_) => Err(Difference::Linked.into()),
+        }
+    }
+
+    fn difference_to(
+        &self,
+        (source, stat): (BorrowedFd<'_>, &Statx),
+        kind: FileKind,
+        (destination, copy): (&Destination, &Statx),
+        (source_name, name): (&CStr, &CStr),
+        buffer: &mut [u8],
+    ) -> Result<(), Outcome> {
+        self.differ(stat, copy)?;
         let directory = destination.descriptor()?;
         match kind {
             FileKind::Link => {
@@ -272,7 +341,7 @@ impl<'a> Verifier<'a> {
                 if rustix::fs::readlinkat(&directory, name, Vec::new()).as_ref() != Ok(&target) {
                     return Err(Difference::Target.into());
                 }
-                if self.aspects.metadata && !self.shared.keeper.is_kept(&stat, &copy) {
+                if self.aspects.metadata && !self.shared.keeper.is_kept(stat, copy) {
                     return Err(Difference::Permissions.into());
                 }
             }
@@ -289,7 +358,7 @@ impl<'a> Verifier<'a> {
                 if self.leftovers.is_some() && stat.stx_size > self.shared.options.chunk_bytes {
                     return Err(Outcome::Later);
                 }
-                match self.shared.compare((&source, &copy), &stat, buffer) {
+                match self.shared.compare((&source, &copy), stat, buffer) {
                     Ok(()) => {}
                     Err(Halt::Differs | Halt::Ended) => return Err(Difference::Contents.into()),
                     Err(Halt::Stopped) => return Err(Outcome::Stopped),
@@ -355,8 +424,13 @@ impl<'a> Verifier<'a> {
         let opened = copy.descriptor()?;
         if self.aspects.extras {
             let mut folds = None;
+            let unmounted = self.shared.options.mirror && is_unmounted(self.shared, source, copy)?;
             copy.each_beyond(source, |name| {
                 let below = join(path(), name);
+                if unmounted {
+                    let path = self.destination.join(&below);
+                    return self.shared.failures.add(EntryError::new(path, SPARE, UNMOUNTED));
+                }
                 if self.shared.options.mirror
                     && *folds.get_or_insert_with(|| copy.answers_to_unlisted(source)) == Ok(true)
                 {
@@ -476,7 +550,10 @@ impl Visitor for Verifier<'_> {
             None => (Some(self.top), self.destination.name()),
         };
         let difference = match find_counterpart(parent, name) {
-            Ok(found) => return Some(Some(found)),
+            Ok(mut found) => {
+                spare(self.shared, opened.descriptor, &mut found);
+                return Some(Some(found));
+            }
             Err(difference) => difference,
         };
         if !self.shared.together {
@@ -512,9 +589,11 @@ impl Visitor for Verifier<'_> {
             return Verdict::Pass;
         }
         let Some(counterpart) = directory.state() else {
-            let missing = directory::stat(entry.parent(), entry.name)
-                .map_or_else(Outcome::Unknown, |stat| Outcome::Missing(size_of(&stat)));
-            self.conclude(Err(missing), entry.kind, path);
+            let compared = match directory::stat(entry.parent(), entry.name) {
+                Ok(stat) => self.with_links(&stat, None, Err(Outcome::Missing(size_of(&stat)))),
+                Err(errno) => Err(errno.into()),
+            };
+            self.conclude(compared, entry.kind, path);
             return Verdict::Pass;
         };
         let mut buffer = std::mem::take(&mut self.buffer);

@@ -8,12 +8,14 @@ use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory;
 use nacre_walk::filter::Choice;
-use nacre_walk::{Entry, FileKind};
+use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Verdict, Visitor};
+use rustix::fs::Statx;
 use rustix::io::Errno;
 
 use crate::copy::destination::{Destination, Obstacle};
 use crate::copy::file::{CopyError, Done, Item, Role, is_unfinished};
+use crate::copy::mounts::{UNMOUNTED, is_unmounted, spare};
 use crate::copy::range::{LeftOver, Leftovers};
 use crate::copy::{DURABLE, Shared, file};
 use crate::error::{Cause, EntryError};
@@ -38,7 +40,13 @@ pub struct Copier<'a> {
     /// The receiver of what is left for later, if other processes copy other parts.
     leftovers: Option<Leftovers<'a>>,
     buffer: Vec<u8>,
+    /// The number of entries that were up to date and are not counted yet: threads that all count each entry at one place
+    /// hold each other up.
+    unchanged: u64,
 }
+
+/// The maximum number of entries that a thread has not counted yet.
+const UNCOUNTED_MAX: u64 = 64;
 
 impl<'a> Copier<'a> {
     pub(crate) fn new(
@@ -47,7 +55,16 @@ impl<'a> Copier<'a> {
         destination: &'a Root,
         leftovers: Option<Leftovers<'a>>,
     ) -> Copier<'a> {
-        Copier { shared, top, destination, leftovers, buffer: Vec::new() }
+        Copier { shared, top, destination, leftovers, buffer: Vec::new(), unchanged: 0 }
+    }
+
+    /// Adds the entries that were up to date to the counts of all threads.
+    fn count_unchanged(&mut self) {
+        let unchanged = std::mem::take(&mut self.unchanged);
+        if unchanged > 0 {
+            self.shared.counters.unchanged.fetch_add(unchanged, Ordering::Relaxed);
+            self.shared.counters.entries.fetch_add(unchanged, Ordering::Relaxed);
+        }
     }
 }
 
@@ -78,22 +95,35 @@ impl Ending<'_> {
 
     fn try_end(&self) -> Result<(), Errno> {
         let Ending { shared, destination, source, path, .. } = self;
-        if !destination.fresh {
+        let mut stat = file::stat_open(*source)?;
+        let target = destination.descriptor()?;
+        let mut there = match destination.fresh {
+            true => None,
+            false => Some(file::stat_open(target.as_fd())?),
+        };
+        // Others may have made something in it that this machine does not see at once.
+        let is_quiet = !shared.together && there.is_some_and(|there| is_quiet_since(&stat, &there));
+        if !destination.fresh && !is_quiet {
             destination.remove_chosen(is_unfinished)?;
         }
-        if shared.options.mirror
-            && !destination.fresh
-            && let Err(errno) = self.remove_extras()
-        {
-            shared.failures.add(EntryError::new(path(), MIRROR, errno));
+        if shared.options.mirror && !destination.fresh {
+            if let Err(errno) = self.remove_extras() {
+                shared.failures.add(EntryError::new(path(), MIRROR, errno));
+            }
+            stat = file::stat_open(*source)?;
+            there = Some(file::stat_open(target.as_fd())?);
         }
-        let mut stat = file::stat_open(*source)?;
         if let Some(accessed) = destination.accessed {
             (stat.stx_atime.tv_sec, stat.stx_atime.tv_nsec) = (accessed.seconds, accessed.nanoseconds);
         }
-        let target = destination.descriptor()?;
-        let used = destination.inherits || !destination.fresh;
-        shared.keeper.apply(*source, &stat, target.as_fd(), used)?;
+        let is_applied = match &there {
+            Some(there) if is_quiet => shared.keeper.is_applied(*source, &stat, (target.as_fd(), there))?,
+            _ => false,
+        };
+        if !is_applied {
+            let used = destination.inherits || !destination.fresh;
+            shared.keeper.apply(*source, &stat, target.as_fd(), used)?;
+        }
         // The file system that the whole copy is in is made durable at its end.
         if shared.options.fsync
             && destination.mounted
@@ -108,6 +138,7 @@ impl Ending<'_> {
     fn remove_extras(&self) -> Result<(), Errno> {
         let Ending { shared, destination, source, .. } = self;
         let mut folds = None;
+        let unmounted = is_unmounted(shared, *source, destination)?;
         // Some file systems leave out entries of a directory while others are removed from it.
         for _ in 0..ROUNDS_MAX {
             let mut removed = false;
@@ -120,6 +151,7 @@ impl Ending<'_> {
                 };
                 match folds {
                     _ if shared.control.is_stopped() => {}
+                    _ if unmounted => shared.failures.add(EntryError::new(shown(), SPARE, UNMOUNTED)),
                     Ok(false) => removed |= shared.remove_extra(destination, name, shown),
                     Ok(true) => shared.failures.add(EntryError::new(shown(), SPARE, FOLDS)),
                     Err(_) => {}
@@ -134,6 +166,14 @@ impl Ending<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether nothing was made in a directory of the destination, or got another name there, since an earlier copy ended it:
+/// that gave it the time of its source, and so was a change of another time.
+fn is_quiet_since(source: &Statx, there: &Statx) -> bool {
+    let (modified, changed) = (Metadata(*there).modified(), Metadata(*there).changed());
+    // Where times are coarse, all may have happened in the time of one.
+    modified == Metadata(*source).modified() && modified < changed
 }
 
 /// Returns whether a directory that cannot be opened for this reason is reported by the walk, which opens it afterwards. Other
@@ -257,7 +297,8 @@ impl Visitor for Copier<'_> {
                 self.shared.failures.add(EntryError::new(path(), MAKE, "its copy would be itself"));
                 None
             }
-            Ok(child) => {
+            Ok(mut child) => {
+                spare(self.shared, opened.descriptor, &mut child);
                 if opened.directory.is_none() {
                     *self.shared.root.lock() = Some(child.identity());
                 }
@@ -308,8 +349,19 @@ impl Visitor for Copier<'_> {
             below.extend_from_slice(entry.name.to_bytes());
             leftovers(LeftOver { path: below, later: *later });
         }
-        account(self.shared, entry.kind, done, path);
+        if let Ok(Done::Unchanged) = done {
+            self.unchanged += 1;
+            if self.unchanged >= UNCOUNTED_MAX {
+                self.count_unchanged();
+            }
+        } else {
+            account(self.shared, entry.kind, done, path);
+        }
         Verdict::Pass
+    }
+
+    fn visited(&mut self, _directory: &Directory<Arc<Destination>>) {
+        self.count_unchanged();
     }
 
     fn leave(&mut self, directory: &Directory<Arc<Destination>>) {
