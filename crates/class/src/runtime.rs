@@ -107,11 +107,22 @@ struct Turn {
     lock: futures::lock::Mutex<()>,
 }
 
+/// The kind of thread on which a method runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A thread that may be held up.
+    Thread,
+    /// A thread that others wait for: the machines are those that no long method occupies.
+    Connection,
+}
+
 /// A runner of methods: machines, and the reads that methods are known to make.
 #[derive(derive_more::Debug)]
 #[debug("Runtime")]
 pub struct Runtime {
     machines: Machines,
+    /// The machines for [`Place::Connection`].
+    short: Machines,
     habits: Box<[Mutex<HashMap<u64, ReadPattern>>]>,
     hasher: RandomState,
     turns: Box<[Turn]>,
@@ -129,6 +140,7 @@ impl Runtime {
     pub fn new(machines: usize) -> Self {
         Self {
             machines: Machines::new(machines),
+            short: Machines::new(machines),
             habits: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             turns: (0..TURNS).map(|_| Turn::default()).collect(),
@@ -153,6 +165,17 @@ impl Runtime {
         catalogue: &Arc<Catalogue>,
         request: &Request<'_>,
     ) -> Result<Called, CallError> {
+        self.call_at(Place::Thread, store, catalogue, request).await
+    }
+
+    /// Calls a method as [`Runtime::call`] does, on a thread of a kind.
+    pub(crate) async fn call_at(
+        &self,
+        place: Place,
+        store: &dyn ObjectStore,
+        catalogue: &Arc<Catalogue>,
+        request: &Request<'_>,
+    ) -> Result<Called, CallError> {
         let class = catalogue.class(request.class).map_err(|message| {
             failed(request, errno::EOPNOTSUPP, Failure { message, ..Failure::default() })
         })?;
@@ -170,7 +193,7 @@ impl Runtime {
                 None => None,
             };
             let prefetched = !reads.is_empty();
-            let attempted = match self.attempt(store, catalogue, class, request, reads).await {
+            let attempted = match self.attempt(place, store, catalogue, class, request, reads).await {
                 // Other inputs may have made the method read much that this one does not need.
                 Err(CallError::Exceeded { bound: Bound::Reads | Bound::Memory, .. }) if prefetched => {
                     self.forget(habit);
@@ -198,6 +221,7 @@ impl Runtime {
 
     async fn attempt(
         &self,
+        place: Place,
         store: &dyn ObjectStore,
         catalogue: &Arc<Catalogue>,
         class: &Arc<Class>,
@@ -218,7 +242,11 @@ impl Runtime {
             }
             let call = Call::new(std::mem::take(&mut view), catalogue.clone());
             let begun = Instant::now();
-            let (mut call, ended, instructions) = self.machines.with(|vm| {
+            let machines = match place {
+                Place::Thread => &self.machines,
+                Place::Connection => &self.short,
+            };
+            let (mut call, ended, instructions) = machines.with(|vm| {
                 let input = request.input.clone();
                 let done = vm.run(call, class, request.method, input, &left);
                 // A machine that ran out of something may be large, or in the middle of anything.

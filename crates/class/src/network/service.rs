@@ -1,10 +1,13 @@
-//! The server side: methods run on threads of their own, beside the objects.
+//! The server side: short methods run where calls come in, long ones on threads of their own, beside the objects.
 //!
-//! A connection's thread only takes calls in and writes replies. So a method that runs for as long as its bounds allow
-//! holds up neither transactions nor, as long as a thread is left, other calls; and one connection has at most half of the
-//! threads.
+//! Handing a call to another thread and back costs more than most methods take, so a call runs on the connection's thread at first,
+//! for a few instructions only. If they do not suffice, nothing has happened yet: the call runs again on a thread for long methods, and
+//! later calls of the method begin there. So a method that runs for as long as its bounds allow holds up neither transactions
+//! nor, as long as a thread is left, other calls; and one connection has at most half of the threads.
 
 use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,7 +27,7 @@ use super::wire::{self, Received};
 use crate::bounds::{Bound, Bounds};
 use crate::error::CallError;
 use crate::registry::{Registry, StoreRegistry};
-use crate::runtime::{Called, Runtime};
+use crate::runtime::{Called, Place, Runtime};
 
 /// The smallest number of threads: while some run to their bounds, others are left.
 const THREADS_MIN: usize = 8;
@@ -32,8 +35,12 @@ const THREADS_MIN: usize = 8;
 const REPLY_BYTES: usize = 96 << 10;
 /// The output for which memory is reserved, unless the method is known to have more.
 const OUTPUT_BYTES: u64 = 32 << 10;
-/// The number of methods that are known to have more.
-const LARGE_MAX: usize = 4096;
+/// The number of methods that are known to be long or to have more output.
+const UNUSUAL_MAX: usize = 4096;
+/// The instructions that a method may take on the thread of its connection: a tenth of a millisecond or two.
+const SHORT_INSTRUCTIONS: u64 = 10_000;
+/// The bytes that it may allocate there. Longer strings take time that is no instructions.
+const SHORT_BYTES: u64 = 512 << 10;
 
 /// The parts that a server's classes need.
 #[derive(derive_more::Debug)]
@@ -65,11 +72,28 @@ struct Shared {
     keeps: Box<dyn Fn(&ObjectId) -> bool + Send + Sync>,
     registry: StoreRegistry,
     runtime: Runtime,
-    /// The bytes to reserve for the outputs of methods that have long ones, by class and method.
-    large: Mutex<HashMap<(String, String), u64>>,
+    /// The methods that are not as most are, by the hash of class and method.
+    unusual: Mutex<HashMap<u64, Unusual>>,
+    hasher: RandomState,
     /// True once the server stops: what has not begun by then never does.
     stopping: AtomicBool,
     tally: CallCounts,
+}
+
+/// The knowledge of a method that is not as most are.
+#[derive(Clone, Copy)]
+struct Unusual {
+    /// The bytes to reserve for its output.
+    output_bytes: u64,
+    /// True if it takes more than a method may on the thread of its connection.
+    is_long: bool,
+}
+
+impl Default for Unusual {
+    /// Returns what is taken for granted of a method that is not known.
+    fn default() -> Self {
+        Self { output_bytes: OUTPUT_BYTES, is_long: false }
+    }
 }
 
 /// Counts for the metrics.
@@ -141,7 +165,8 @@ impl Runner {
             registry: StoreRegistry::new(options.store),
             // One machine for each thread, so that none waits for another's.
             runtime: Runtime::new(threads),
-            large: Mutex::default(),
+            unusual: Mutex::default(),
+            hasher: RandomState::new(),
             stopping: AtomicBool::new(false),
             tally: CallCounts::default(),
         };
@@ -222,75 +247,148 @@ type Slot = Arc<Mutex<Option<Received>>>;
 /// The reply to a call. Dropped when its caller is gone.
 #[derive(derive_more::Debug)]
 #[debug("Pending")]
-pub struct Pending {
-    slot: Slot,
-    finished: RemoteHandle<Finished>,
+pub enum Pending {
+    /// A call that runs where this is polled, and goes to the threads only if it is long.
+    Here(Pin<Box<dyn Future<Output = Finished> + Send>>),
+    /// A call that runs on the threads, or waits for one.
+    Elsewhere(Slot, RemoteHandle<Finished>),
 }
 
 impl Future for Pending {
     type Output = Finished;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
-        self.finished.poll_unpin(context)
+        match &mut *self {
+            Pending::Here(call) => call.poll_unpin(context),
+            Pending::Elsewhere(_, finished) => finished.poll_unpin(context),
+        }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // The threads may be busy for long, and come by the call only then.
-        drop(self.slot.lock().take());
-    }
-}
-
-impl Shared {
-    /// Returns the output for which memory is to be reserved.
-    fn output_bytes(&self, received: &Received) -> u64 {
-        let large = self.large.lock();
-        let known = (!large.is_empty()).then(|| (received.class.clone(), received.method.clone()));
-        known.and_then(|known| large.get(&known).copied()).unwrap_or(OUTPUT_BYTES)
-    }
-
-    async fn call(&self, received: &Received, reserved: u64) -> Finished {
-        let catalogue = match self.registry.catalogue().await {
-            Ok(catalogue) => catalogue,
-            Err(error) => return Finished::Ended(Err(error.into())),
-        };
-        // Callers may tighten a class's bounds, not widen them: the server is not theirs alone.
-        let own = catalogue.classes.get(&received.class).map_or_else(Bounds::default, |class| class.bounds);
-        let bounds = received.bounds.map_or(own, |wanted| wanted.within(own));
-        let mut request = received.request();
-        request.bounds = Some(Bounds { output_bytes: bounds.output_bytes.min(reserved), ..bounds });
-        match self.runtime.call(&*self.objects, &catalogue, &request).await {
-            Err(CallError::Exceeded { bound: Bound::Output, .. }) if reserved < bounds.output_bytes => {
-                let mut large = self.large.lock();
-                if large.len() >= LARGE_MAX {
-                    large.clear();
-                }
-                large.insert((received.class.clone(), received.method.clone()), own.output_bytes);
-                Finished::Again
-            }
-            result => Finished::Ended(result),
+        if let Pending::Elsewhere(slot, _) = self {
+            // The threads may be busy for long, and come by the call only then.
+            drop(slot.lock().take());
         }
     }
 }
 
-async fn run(shared: Arc<Shared>, calls: Arc<Semaphore>, slot: Slot, reserved: u64) -> Finished {
-    // The semaphore is never closed.
-    let _turn = calls.acquire_owned().await;
-    let received = slot.lock().take();
-    let Some(received) = received.filter(|_| !shared.stopping.load(Ordering::Acquire)) else {
-        let text = "the server is shutting down; the call has not begun";
-        return Finished::Ended(Err(StoreError::new(ErrorKind::Closed, text).into()));
-    };
-    let called = AssertUnwindSafe(shared.call(&received, reserved)).catch_unwind().await;
-    let finished = called.unwrap_or_else(|_| {
-        let text = "the call ended in a panic: a bug";
-        Finished::Ended(Err(StoreError::new(ErrorKind::Unknown, text).into()))
-    });
-    if let Finished::Ended(result) = &finished {
-        shared.tally.count(result);
+impl Shared {
+    /// Returns what is known of a method.
+    fn unusual(&self, received: &Received) -> Unusual {
+        let unusual = self.unusual.lock();
+        if unusual.is_empty() {
+            return Unusual::default();
+        }
+        unusual.get(&self.key(received)).copied().unwrap_or_default()
     }
-    finished
+
+    /// Notes how a method is not as most are.
+    fn note(&self, received: &Received, change: impl FnOnce(&mut Unusual)) {
+        let key = self.key(received);
+        let mut unusual = self.unusual.lock();
+        if unusual.len() >= UNUSUAL_MAX && !unusual.contains_key(&key) {
+            unusual.clear();
+        }
+        change(unusual.entry(key).or_default());
+    }
+
+    fn key(&self, received: &Received) -> u64 {
+        self.hasher.hash_one((&received.class, &received.method))
+    }
+
+    /// Makes a call; returns nothing, and has changed nothing, if it is to be made on the threads because it is long.
+    async fn call(&self, received: &Received, reserved: u64, place: Place) -> Option<Finished> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Some(unbegun());
+        }
+        let called = AssertUnwindSafe(self.attempt(received, reserved, place)).catch_unwind().await;
+        let finished = called.unwrap_or_else(|_| {
+            let text = "the call ended in a panic: a bug";
+            Some(Finished::Ended(Err(StoreError::new(ErrorKind::Unknown, text).into())))
+        });
+        if let Some(Finished::Ended(result)) = &finished {
+            self.tally.count(result);
+        }
+        finished
+    }
+
+    async fn attempt(&self, received: &Received, reserved: u64, place: Place) -> Option<Finished> {
+        let catalogue = match self.registry.catalogue().await {
+            Ok(catalogue) => catalogue,
+            Err(error) => return Some(Finished::Ended(Err(error.into()))),
+        };
+        // Callers may tighten a class's bounds, not widen them: the server is not theirs alone.
+        let own = catalogue.classes.get(&received.class).map_or_else(Bounds::default, |class| class.bounds);
+        let bounds = received.bounds.map_or(own, |wanted| wanted.within(own));
+        let mut limits = Bounds { output_bytes: bounds.output_bytes.min(reserved), ..bounds };
+        if place == Place::Connection {
+            limits.instructions = limits.instructions.min(SHORT_INSTRUCTIONS);
+            limits.memory_bytes = limits.memory_bytes.min(SHORT_BYTES);
+        }
+        let mut request = received.request();
+        request.bounds = Some(limits);
+        match self.runtime.call_at(place, &*self.objects, &catalogue, &request).await {
+            Err(CallError::Exceeded { bound: Bound::Output, .. }) if reserved < bounds.output_bytes => {
+                self.note(received, |unusual| unusual.output_bytes = own.output_bytes);
+                Some(Finished::Again)
+            }
+            // What it did is undone, and its bounds are the class's on the threads.
+            Err(CallError::Exceeded { bound: Bound::Instructions | Bound::Memory | Bound::Wall, .. })
+                if place == Place::Connection =>
+            {
+                self.note(received, |unusual| unusual.is_long = true);
+                None
+            }
+            result => Some(Finished::Ended(result)),
+        }
+    }
+}
+
+/// Returns the end of a call that the server, which stops, has not begun.
+fn unbegun() -> Finished {
+    let text = "the server is shutting down; the call has not begun";
+    Finished::Ended(Err(StoreError::new(ErrorKind::Closed, text).into()))
+}
+
+/// The threads that run long methods, for the calls of a connection.
+#[derive(Clone)]
+struct Threads {
+    shared: Arc<Shared>,
+    pool: ThreadPool,
+    calls: Arc<Semaphore>,
+}
+
+impl Threads {
+    /// Lets a call run on a thread once there is one for it.
+    fn take(&self, received: Received, reserved: u64) -> Result<Pending, StoreError> {
+        let slot = Arc::new(Mutex::new(Some(received)));
+        let work = self.clone().run(slot.clone(), reserved);
+        let spawned = self.pool.spawn_with_handle(work);
+        spawned
+            .map(|finished| Pending::Elsewhere(slot, finished))
+            .map_err(|_| StoreError::new(ErrorKind::Closed, "the server is shutting down"))
+    }
+
+    async fn run(self, slot: Slot, reserved: u64) -> Finished {
+        // The semaphore is never closed.
+        let _turn = self.calls.acquire_owned().await;
+        let Some(received) = slot.lock().take() else { return unbegun() };
+        // On a thread nothing is too long.
+        self.shared.call(&received, reserved, Place::Thread).await.unwrap_or_else(unbegun)
+    }
+
+    /// Makes a call where this is polled, or on a thread if it is long.
+    async fn begin(self, received: Received, reserved: u64) -> Finished {
+        if let Some(finished) = self.shared.call(&received, reserved, Place::Connection).await {
+            return finished;
+        }
+        match self.take(received, reserved) {
+            Ok(pending) => pending.await,
+            Err(error) => Finished::Ended(Err(error.into())),
+        }
+    }
 }
 
 impl Service for ClassService {
@@ -320,16 +418,19 @@ impl Service for ClassService {
                 let text = format!("object \"{}\" is kept by another member of the store", received.object);
                 return Err(StoreError::new(ErrorKind::Invalid, text));
             }
-            let reserved = self.shared.output_bytes(&received);
+            let Unusual { output_bytes: reserved, is_long } = self.shared.unusual(&received);
             if !request.reserve(REPLY_BYTES + reserved as usize)? {
                 return Ok(None);
             }
-            let slot = Arc::new(Mutex::new(Some(received)));
-            let work = run(self.shared.clone(), connection.calls.clone(), slot.clone(), reserved);
-            let spawned = self.pool.spawn_with_handle(work);
-            spawned
-                .map(|finished| Some(Pending { slot, finished }))
-                .map_err(|_| StoreError::new(ErrorKind::Closed, "the server is shutting down"))
+            let threads = Threads {
+                shared: self.shared.clone(),
+                pool: self.pool.clone(),
+                calls: connection.calls.clone(),
+            };
+            match is_long {
+                true => threads.take(received, reserved).map(Some),
+                false => Ok(Some(Pending::Here(Box::pin(threads.begin(received, reserved))))),
+            }
         });
         match taken {
             Ok(Some(pending)) => Handled::Later(pending),
