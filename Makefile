@@ -15,6 +15,8 @@ SOAK_SECONDS ?= 600
 # threads.
 SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
+# How often `make soak-store` overwrites stores that are full to nine tenths.
+SOAK_ROUNDS ?= 10
 # Levels of the chain of directories that `make soak-walk` walks, copies and removes.
 SOAK_LEVELS ?= 1000000
 # Pairs of access patterns that each test of `make soak-lock` compares with bitmaps or lists.
@@ -198,6 +200,7 @@ soak-store:
 	NACRE_HISTORIES=$(SOAK_HISTORIES) $(CARGO) test --package nacre-logstore --test crash
 	NACRE_HISTORIES=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-logstore --features shuttle --test concurrent
 	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-logstore --test concurrent
+	NACRE_FULL_ROUNDS=$(SOAK_ROUNDS) $(CARGO) test --package nacre-cli --test full
 
 soak-walk:
 	NACRE_ITERATIONS=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-walk --features shuttle --lib concurrent
