@@ -127,7 +127,7 @@ pub fn nothing_admitted_is_lost_and_order_is_kept_under_overload(kind: PlaneKind
     }
 }
 
-/// Returns whether a test that a pause of the machine may spoil went well: it is tried a few times.
+/// Tries a test that a pause of the machine may spoil up to five times.
 #[track_caller]
 pub fn tried(attempt: impl Fn() -> Result<(), String>) {
     for _ in 0..4 {
@@ -296,7 +296,7 @@ pub fn joins_and_leaves_cost_nobody_a_datagram(kind: PlaneKind) {
             }
             number
         });
-        for round in 0..8 {
+        for round in 0..4 {
             for member in &come {
                 world.join(group, member, false);
             }
@@ -317,7 +317,7 @@ pub fn joins_and_leaves_cost_nobody_a_datagram(kind: PlaneKind) {
             assert!(member.rest().is_empty());
         }
     });
-    assert!(turns > 200);
+    assert!(turns > 100);
     for member in &come {
         ordered(&member.rest(), member);
     }
