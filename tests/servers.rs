@@ -191,7 +191,7 @@ fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
     let reports: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert!(reports.as_array().unwrap().iter().all(|part| part["report"]["regions"].is_array()), "{said}");
     assert_eq!(reports.as_array().unwrap().len(), 2);
-    let lines = run(&["--json", "ping", "-c", "1"]).failed(1, &["1 of 3 servers"]);
+    let lines = run(&["--json", "ping", "-c", "1", "--timeout", "60s"]).failed(1, &["1 of 3 servers"]);
     let summaries = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let replies: u64 = summaries.filter_map(|summary| summary["answered"].as_u64()).sum();
     assert_eq!(replies, 2, "{lines}");
