@@ -383,6 +383,16 @@ pub fn run_while_away(address: &str, store: &str, commands: &[&[&str]]) -> (Serv
     })
 }
 
+/// Runs tests that wait more than they compute beside each other, however few processors there are.
+#[track_caller]
+pub fn side_by_side(tests: &[fn()]) {
+    let failed = std::thread::scope(|scope| {
+        let threads: Vec<_> = tests.iter().map(|test| scope.spawn(*test)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().err()).count()
+    });
+    assert_eq!(failed, 0, "so many of these tests failed, as said above");
+}
+
 fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
