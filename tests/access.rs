@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Ended, Server, file, folder, program, run_with};
+use harness::{Ended, PATIENCE, Server, file, folder, program, run_with};
 use rustix::process::Signal;
 
 /// A user that owns nothing.
@@ -388,7 +388,7 @@ fn an_open_folder_is_warned_of_and_left_alone() {
     // The log is collected by a separate thread.
     let since = std::time::Instant::now();
     while !server.log().contains("mode 755") || !server.log().contains("chmod 700") {
-        assert!(since.elapsed().as_secs() < 60, "{}", server.log());
+        assert!(since.elapsed() < PATIENCE, "{}", server.log());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     for entry in fs::read_dir(&data).unwrap() {
@@ -466,7 +466,7 @@ fn a_store_keeps_its_list_of_members() {
     // The log is collected by a separate thread.
     let since = std::time::Instant::now();
     while !server.log().contains("belong to other members") {
-        assert!(since.elapsed().as_secs() < 30, "{}", server.log());
+        assert!(since.elapsed() < PATIENCE, "{}", server.log());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));

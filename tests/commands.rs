@@ -867,7 +867,7 @@ fn commands_in_the_manual_of_operators_exist_with_their_flags() {
             if names.first() == Some(&"bench") {
                 continue;
             }
-            let help: &mut String = helps.entry(names.join(" ")).or_insert_with(|| {
+            let help: &String = helps.entry(names.join(" ")).or_insert_with(|| {
                 let mut command = program();
                 command.args(&names).arg("--help");
                 run_with(command, b"").text()

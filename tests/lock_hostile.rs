@@ -17,7 +17,7 @@ use nacre_rpc::client::{self, Host, Link, Subscription};
 use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
 /// The time within which others are to be served, on a busy machine too.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(60);
 
 /// The kinds of messages, as docs/wire.md has them.
 const ATTACH: u8 = 3;
