@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use harness::{Ended, PATIENCE, Random, program, run_with, wait};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 fn copy(words: &[&OsStr]) -> Ended {
@@ -660,7 +660,7 @@ fn a_signal_stops_it_and_a_large_file_goes_on() {
         while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder.path()) < 150 {
             std::thread::yield_now();
         }
-        let _ = kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT);
+        harness::send(&mut child, Signal::INT);
         wait(&mut child, PATIENCE);
         let output = child.wait_with_output().unwrap();
         if output.status.success() {

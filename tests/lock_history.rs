@@ -247,7 +247,7 @@ impl World {
 #[test]
 fn no_byte_has_two_holders_whatever_fails() {
     let seconds =
-        std::env::var("SOAK_SECONDS").map_or(16, |text| text.parse().expect("SOAK_SECONDS is a number"));
+        std::env::var("SOAK_SECONDS").map_or(10, |text| text.parse().expect("SOAK_SECONDS is a number"));
     let mut random = Random::from_environment();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     // Half of the time with one server, half with three.

@@ -170,7 +170,7 @@ fn held(pid: u32) -> (u64, usize) {
 #[test]
 fn members_come_and_go_and_nothing_is_left_of_them() {
     let seconds =
-        std::env::var("SOAK_SECONDS").map_or(15, |text| text.parse().expect("SOAK_SECONDS is a number"));
+        std::env::var("SOAK_SECONDS").map_or(8, |text| text.parse().expect("SOAK_SECONDS is a number"));
     let mut random = Random::from_environment();
     let store = Server::in_memory();
     let flags =

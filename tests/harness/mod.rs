@@ -147,6 +147,10 @@ fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
 /// Waits for the end of a process, which is killed, failing the test, if that takes too long.
 #[track_caller]
 pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
+    // One that was found ended before has been reaped.
+    if let Some(status) = child.try_wait().unwrap() {
+        return status;
+    }
     let pid = pid(child);
     let (done, waiting) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
@@ -168,6 +172,14 @@ pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
     let status = child.wait().unwrap();
     assert!(!late, "process {pid:?} did not end within {patience:?}");
     status
+}
+
+/// Sends a signal to a process, unless it has ended.
+pub fn send(child: &mut Child, signal: Signal) {
+    // Until it is found ended here, it is not reaped, and nobody else has its process id.
+    if child.try_wait().unwrap().is_none() {
+        kill_process(pid(child), signal).unwrap();
+    }
 }
 
 /// Returns the exit code of a process as a shell shows it: 128 and its number for one that a signal ended.
