@@ -130,7 +130,7 @@ pub fn the_oldest_make_space_for_the_newest(kind: PlaneKind) {
     const SENT: u32 = 200;
     let options = ForwardOptions { backlog_datagrams: 10, ..ForwardOptions::default() };
     let world = World::with_options(kind, 2, options);
-    world.sides[1].queue(&world, "tbf rate 200kbit burst 2000 limit 3000");
+    world.sides[1].queue(&world, "tbf rate 50kbit burst 2000 limit 3000");
     let group = world.group(0, with_age(600_000));
     let members = world.members(group, 6, 4);
     for number in 0..SENT {
