@@ -492,7 +492,7 @@ fn what_is_no_sequencer_is_left_alone() {
 #[test]
 fn a_name_goes_on_above_what_a_removed_sequencer_gave() {
     let store = Arc::new(MemoryStore::new());
-    let daemon = Daemon::start(&store);
+    let daemon = Daemon::patient(&store);
     let session = session(&store, &[&daemon.address]);
     let sequencer = session.sequencer(&id());
     let mut last = None;
