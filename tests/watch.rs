@@ -90,13 +90,6 @@ fn write(server: &Server, object: &str) -> u64 {
     server.run(["write", object, "text"]).text().parse().unwrap()
 }
 
-/// Returns the resident memory of a process, in bytes.
-fn resident_bytes(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.ready["pid"])).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
-}
-
 #[test]
 fn changes_and_notifications_are_lines() {
     let server = Server::in_memory();
@@ -227,7 +220,7 @@ fn a_watcher_that_stands_still_holds_up_nobody_and_takes_no_memory() {
     still.iter().for_each(|watcher| watcher.signal(Signal::STOP));
     let store = nacre::open(&server.uri).unwrap().blocking();
     let object = store.object("object").unwrap();
-    let before = resident_bytes(&server);
+    let before = server.memory().now_bytes;
     let began = Instant::now();
     let mut version = 0;
     let payload = vec![b'x'; 50 << 10];
@@ -240,7 +233,7 @@ fn a_watcher_that_stands_still_holds_up_nobody_and_takes_no_memory() {
         assert!(began.elapsed() < PATIENCE, "round {round}");
     }
     // 600 notifications of 50 KiB are 30 MiB, also where watchers share them.
-    let grown = resident_bytes(&server).saturating_sub(before);
+    let grown = server.memory().now_bytes.saturating_sub(before);
     assert!(grown < 16 << 20, "the server has grown by {grown} bytes");
     still.iter().for_each(|watcher| watcher.signal(Signal::CONT));
     for watcher in &still {

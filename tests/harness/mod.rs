@@ -182,6 +182,28 @@ pub fn send(child: &mut Child, signal: Signal) {
     }
 }
 
+/// The memory of a process without that of files, such as the pages of its program, which come and go.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// The bytes that it has now.
+    pub now_bytes: u64,
+    /// The most bytes that it has had.
+    pub peak_bytes: u64,
+}
+
+impl Memory {
+    /// Returns the memory of a process; `None` once it has ended.
+    pub fn of(pid: u32) -> Option<Memory> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let bytes = |field: &str| {
+            let text = status.lines().find_map(|line| line.strip_prefix(field))?;
+            text.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+        };
+        let peak_bytes = bytes("VmHWM:")?.saturating_sub(bytes("RssFile:")?);
+        Some(Memory { now_bytes: bytes("RssAnon:")?, peak_bytes })
+    }
+}
+
 /// Returns the exit code of a process as a shell shows it: 128 and its number for one that a signal ended.
 #[track_caller]
 pub fn shell_code(status: ExitStatus) -> i32 {
@@ -294,6 +316,12 @@ impl Server {
     #[track_caller]
     pub fn run_with<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>, input: &[u8]) -> Ended {
         run_with(self.command(words), input)
+    }
+
+    /// Returns its memory.
+    #[track_caller]
+    pub fn memory(&self) -> Memory {
+        Memory::of(self.child.id()).expect("the server runs")
     }
 
     /// Kills it like `kill -9`.
