@@ -5,8 +5,8 @@
 //! - A directory is removed once everything in it was visited. It may not be empty then, because entries were created or
 //!   moved there meanwhile, or because the file system skipped some while others were removed. The rest is then walked
 //!   again: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did: the one
-//!   that does so ends at once. So the removal ends even if entries are created faster than it can remove them, where the file
-//!   system ends the listing of a directory that grows.
+//!   that does so ends at once. So however fast entries are created, the removal ends, once its first round has listed each
+//!   directory that it found.
 //! - A root is identified by device and inode when it is first examined: another one that took its name is not
 //!   touched.
 
