@@ -453,7 +453,7 @@ fn on(folder: &Path, words: &[&str], input: &[u8]) -> harness::Ended {
 /// A file's path, its length, and its blocks that are not all zeros, by their offsets.
 type Content = (std::path::PathBuf, u64, Vec<(u64, Vec<u8>)>);
 
-/// Returns the contents of a folder's files. Most of them is reserved and was never written: it is not read.
+/// Returns the contents of a folder's files. What is only reserved, which is most of them, is not read.
 fn contents(folder: &Path) -> Vec<Content> {
     const BLOCK_BYTES: usize = 4096;
     let content = |path: std::path::PathBuf| {

@@ -339,7 +339,6 @@ fn what_is_made_meanwhile_goes_too_or_is_reported() {
             assert!(begun.elapsed() < PATIENCE, "nothing can be created");
             std::thread::yield_now();
         }
-        let _meanwhile = Meanwhile { stop: &stop };
         remove_all(&root)
     });
     match ended.code {
