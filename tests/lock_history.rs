@@ -1,5 +1,5 @@
 //! Histories of lock, write, read and unlock over the network, checked for mutual exclusion: clients in processes of their
-//! own, up to three lock servers, and everything that can happen to them. A quarter of a minute by default;
+//! own, up to three lock servers, and everything that can happen to them. Ten seconds by default;
 //! `SOAK_SECONDS` sets the time, `NACRE_SEED` the seed of all that is drawn.
 
 #[path = "lock_history/client.rs"]
