@@ -91,7 +91,7 @@ fn ended(mut child: Child) -> (i32, String) {
 #[test]
 fn a_put_that_is_killed_leaves_the_old_content_to_all_readers() {
     let kills: u32 = std::env::var("NACRE_PUT_KILLS").map_or(5, |count| count.parse().unwrap());
-    const BYTES: usize = 200 << 20;
+    const BYTES: usize = 100 << 20;
     let mut random = Random::from_environment();
     let folder = harness::folder();
     let store = folder.path().join("store");

@@ -221,13 +221,13 @@ fn large_directories_lose_no_entry() {
         let folder = tempfile::tempdir_in(&place).unwrap();
         let root = folder.path().join("root");
         fs::create_dir(&root).unwrap();
-        for number in 0..100_000 {
+        for number in 0..40_000 {
             match number % 100 {
                 0 => fs::create_dir(root.join(format!("folder {number}"))).unwrap(),
                 _ => drop(fs::File::create(root.join(format!("file {number}"))).unwrap()),
             }
         }
-        assert_eq!(remove_all(&root).text(), "100,001 entries removed", "{place:?}");
+        assert_eq!(remove_all(&root).text(), "40,001 entries removed", "{place:?}");
         assert!(!is_there(&root));
     }
 }
