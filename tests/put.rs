@@ -4,7 +4,7 @@
 mod harness;
 
 use std::io::{Read, Write};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -64,9 +64,16 @@ fn read(uri: &str, object: &str) -> Option<(u32, u64)> {
     }
 }
 
+/// Returns a command for a server, which it waits for as long as one takes to start on a busy machine.
+fn patient<const N: usize>(server: &Server, words: [&str; N]) -> Command {
+    let mut command = server.command(words);
+    command.env("NACRE_STORE", format!("{}?repeat_timeout=60s", server.uri));
+    command
+}
+
 /// Starts a `put` from a pipe.
 fn piped(server: &Server, object: &str) -> Child {
-    let mut command = server.command(["put", object]);
+    let mut command = patient(server, ["put", object]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -335,7 +342,7 @@ fn a_server_that_is_started_again_while_a_stream_is_put_is_waited_for() {
     let address = format!("unix:{}", address.display());
     let whole = content(6, 40 << 20);
     let server = Server::listen(&address, &store, &[]);
-    let mut command = server.command(["put", "a", "-", "--striped"]);
+    let mut command = patient(&server, ["put", "a", "-", "--striped"]);
     let mut put =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = put.stdin.take().unwrap();
@@ -360,7 +367,7 @@ fn a_server_that_is_started_again_while_content_is_fetched_is_waited_for() {
     for put in [&["put", "a", "-"][..], &["put", "b", "-", "--striped"]] {
         let server = Server::listen(&address, &store, &[]);
         server.run_with(put, &whole).ok();
-        let mut command = server.command(["get", put[1]]);
+        let mut command = patient(&server, ["get", put[1]]);
         let mut get = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = get.stdout.take().unwrap();
         // The command has begun, and waits for its reader before it asks for the rest.
