@@ -15,8 +15,6 @@ SOAK_SECONDS ?= 600
 # threads.
 SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
-# How often `make soak-store` overwrites stores that are full to nine tenths.
-SOAK_ROUNDS ?= 10
 # Levels of the chain of directories that `make soak-walk` walks, copies and removes.
 SOAK_LEVELS ?= 1000000
 # Pairs of access patterns that each test of `make soak-lock` compares with bitmaps or lists.
@@ -31,6 +29,9 @@ SOAK_STATES ?= 3000000
 
 # Histories of shared logs under faults.
 SOAK_LOGS ?= 100000
+
+# How often `make soak-store` overwrites stores that are full to nine tenths.
+SOAK_ROUNDS ?= 10
 
 # Where `make install` puts the programs, their manual pages and completions.
 PREFIX ?= /usr/local
