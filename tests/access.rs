@@ -5,13 +5,13 @@ mod harness;
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use harness::reflect::free_port;
 use harness::{Ended, PATIENCE, Server, file, folder, program, run_with};
 use rustix::process::Signal;
 
@@ -397,15 +397,9 @@ fn an_open_folder_is_warned_of_and_left_alone() {
     }
 }
 
-/// Returns ports without listeners.
-fn free_ports<const COUNT: usize>() -> [u16; COUNT] {
-    let listeners = [(); COUNT].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
-}
-
 #[test]
 fn two_spellings_of_a_store_are_one_store() {
-    let ports = free_ports::<2>();
+    let ports = [free_port(), free_port()];
     let spelt = |host: &str| ports.map(|port| format!("{host}:{port}")).join(",");
     let members = spelt("127.0.0.1");
     // Objects are counted below: those of the cluster are not to be among them.

@@ -1,7 +1,7 @@
 //! Reflectors and members of the built program.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
@@ -302,7 +302,9 @@ pub fn free_port() -> u16 {
     let found = (0..20_000).find_map(|_| {
         let next = begin + NEXT.fetch_add(1, Ordering::Relaxed);
         let port = 10_000 + (next % 20_000) as u16;
-        UdpSocket::bind(("127.0.0.1", port)).ok().map(|_| port)
+        let (datagrams, connections) =
+            (UdpSocket::bind(("127.0.0.1", port)), TcpListener::bind(("127.0.0.1", port)));
+        (datagrams.is_ok() && connections.is_ok()).then_some(port)
     });
     found.expect("some port is free")
 }
