@@ -17,6 +17,15 @@ fn rank(folder: &Path, name: &str, store: &str, number: &str) -> Server {
     Server::listen(&address, store, &["--roles", "store,meta", "--meta-rank", number])
 }
 
+/// Starts the server of the store. Returns it with its uri: commands on it wait for longer than a rank stands still on a busy machine.
+#[track_caller]
+fn keeper(folder: &Path) -> (Server, String) {
+    let mut keeper = Server::start(&file(&folder.join("store")), &["--roles", "store"]);
+    let store = keeper.uri.clone();
+    keeper.uri.push_str("?repeat_timeout=60s");
+    (keeper, store)
+}
+
 /// Waits until a daemon of each of the ranks has the authority, and returns what is listed of them.
 #[track_caller]
 fn wait_for_ranks(keeper: &Server, count: usize) -> Vec<Value> {
@@ -41,9 +50,9 @@ fn objects(rank: &Value) -> BTreeSet<String> {
 #[test]
 fn a_sequencer_moves_by_command_while_it_is_used() {
     let folder = folder();
-    let keeper = Server::start(&file(&folder.path().join("store")), &["--roles", "store"]);
-    let first = rank(folder.path(), "first", &keeper.uri, "0");
-    let _second = rank(folder.path(), "second", &keeper.uri, "1");
+    let (keeper, store) = keeper(folder.path());
+    let first = rank(folder.path(), "first", &store, "0");
+    let _second = rank(folder.path(), "second", &store, "1");
     keeper.run(["sequencer", "create", "log"]).ok();
     wait_for_ranks(&keeper, 2);
     let none = keeper.run(["rank", "move", "none", "1"]);
@@ -99,7 +108,7 @@ fn a_sequencer_moves_by_command_while_it_is_used() {
     assert!(!all.contains(&next));
     let listed = keeper.run(["rank", "ls"]).text();
     assert_eq!(listed.lines().count(), 3, "{listed}");
-    let third = rank(folder.path(), "third", &keeper.uri, "1");
+    let third = rank(folder.path(), "third", &store, "1");
     let begun = Instant::now();
     while keeper.run(["fail", "1"]).code != 0 {
         assert!(begun.elapsed() < PATIENCE);
@@ -112,9 +121,9 @@ fn a_sequencer_moves_by_command_while_it_is_used() {
 #[test]
 fn sequencers_below_a_pinned_directory_are_its_ranks() {
     let folder = folder();
-    let keeper = Server::start(&file(&folder.path().join("store")), &["--roles", "store"]);
+    let (keeper, store) = keeper(folder.path());
     let _ranks =
-        [("zero", "0"), ("one", "1")].map(|(name, number)| rank(folder.path(), name, &keeper.uri, number));
+        [("zero", "0"), ("one", "1")].map(|(name, number)| rank(folder.path(), name, &store, number));
     wait_for_ranks(&keeper, 2);
     keeper.run(["fs", "mkdir", "/jobs"]).ok();
     keeper.run(["fs", "mkdir", "/jobs/deep"]).ok();

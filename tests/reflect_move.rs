@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use harness::Server;
-use harness::reflect::{Reflector, relocate, until};
+use harness::reflect::{Reflector, free_port, relocate, until};
 use nacre_planes::testbed::{Namespace, Testbed};
 use nacre_reflect::client::{Client, ClientEvent};
 use nacre_reflect::member::{MemberOptions, Wanted};
@@ -259,8 +259,9 @@ fn a_standby_hands_its_members_back_without_a_gap() {
 fn hand_back() -> Result<(), String> {
     let store = Server::in_memory();
     let flags = ["--store", &store.uri];
-    let (main, standby) = (Reflector::start(&flags), Reflector::start(&flags));
-    let (address, other) = (main.address.to_string(), standby.address.to_string());
+    let address = format!("127.0.0.1:{}", free_port());
+    let (main, standby) = (Reflector::listen(&address, &flags), Reflector::start(&flags));
+    let other = standby.address.to_string();
     let mut command = harness::program();
     command.args(["reflect", "move", "harbour", "--to", &main.group(1), "--standby", &other]);
     command.args(["--admin", &main.admin]);

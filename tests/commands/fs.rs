@@ -87,10 +87,12 @@ fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::PermissionsExt;
     let folder = folder();
-    let store = file(&folder.path().join("store"));
+    // Of a server, since a folder takes long to open and close for each command.
+    let server = Server::in_memory();
+    let store = &server.uri;
     let run = |words: &[&OsStr]| {
         let mut command = program();
-        command.args(["--store", &store, "fs"]).args(words);
+        command.args(["--store", store, "fs"]).args(words);
         run_with(command, b"content")
     };
     let run_text = |words: &[&str]| run(&words.iter().map(OsStr::new).collect::<Vec<_>>());
@@ -227,11 +229,12 @@ fn symbolic_links_are_fetched_to_as_what_they_lead_to() {
 
 #[test]
 fn a_quota_limits_what_is_below_a_directory() {
-    let folder = folder();
-    let store = file(&folder.path().join("store"));
+    // Of a server, since a folder takes long to open and close for each command.
+    let server = Server::in_memory();
+    let store = &server.uri;
     let run_input = |words: &[&str], input: &[u8]| {
         let mut command = program();
-        command.args(["--store", &store, "fs"]).args(words);
+        command.args(["--store", store, "fs"]).args(words);
         run_with(command, input)
     };
     let run = |words: &[&str]| run_input(words, b"");
@@ -272,10 +275,12 @@ fn a_quota_limits_what_is_below_a_directory() {
 fn trees_are_put_and_fetched_as_they_are() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     let folder = folder();
-    let store = file(&folder.path().join("store"));
+    // Of a server, since a folder takes long to open and close for each command.
+    let server = Server::in_memory();
+    let store = &server.uri;
     let run = |words: &[&str]| {
         let mut command = program();
-        command.current_dir(folder.path()).args(["--store", &store, "fs"]).args(words);
+        command.current_dir(folder.path()).args(["--store", store, "fs"]).args(words);
         run_with(command, b"")
     };
     let source = folder.path().join("source");
