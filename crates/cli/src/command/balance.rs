@@ -429,7 +429,7 @@ fn decide<'a>(
     let decide = |published: &'a Published| {
         let mut balancer = Balancer::new(published.rank);
         balancer.install(policy.clone());
-        let tick = Tick { now, ranks: &metrics, resources: &published.resources };
+        let tick = Tick { now, ranks: &metrics, numbers: &[], resources: &published.resources };
         // The ranks do not see each other's decisions of the same tick.
         let decision = balancer.tick(&tick, settings, &mut ledger.clone());
         Explained { published, decision }
