@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, select_all};
 use nacre_map::log::{Entry, Level, Log};
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_quantity::Escaped;
@@ -30,6 +30,11 @@ use crate::setting::Settings;
 pub trait Migrate: Send + Sync + 'static {
     /// Makes a move, and returns once it is durable. A move that fails leaves the resource where it was.
     fn migrate(&self, wanted: &Move) -> BoxFuture<'static, Result<(), StoreError>>;
+
+    /// Returns the number of moves that are made at the same time.
+    fn at_once(&self) -> usize {
+        1
+    }
 
     /// Learns what all have published, before moves are made of it.
     fn learn(&self, others: &[Published]) {
@@ -421,7 +426,7 @@ impl Driver {
         }
     }
 
-    /// Makes moves, one after another, within a tick.
+    /// Makes moves within a tick, in order, and as many at once as there may be.
     async fn carry_out(&mut self, moves: &[Move], warnings: &mut Vec<String>) {
         if moves.is_empty() {
             return;
@@ -440,32 +445,38 @@ impl Driver {
         });
         // Beside those that took longer than their tick.
         self.planned.extend(planned);
-        for (at, wanted) in moves.iter().enumerate() {
-            let planned = self.planned.iter_mut().find(|planned| planned.id == wanted.id);
-            if let Some(planned) = planned {
-                planned.phase = Phase::Moving;
-            }
-            let mut making = tokio::spawn(self.migrate.migrate(wanted));
-            let outcome = loop {
-                // A short one is not worth a line of progress.
-                let wake = end.min(tokio::time::Instant::now() + PROGRESS / 4);
-                match tokio::time::timeout_at(wake, &mut making).await {
-                    Ok(ended) => break Some(flat(ended)),
-                    Err(_) if tokio::time::Instant::now() >= end => break None,
-                    Err(_) => self.publish_progress().await,
+        let (mut begun, mut making): (usize, Vec<(Move, Making)>) = (0, Vec::new());
+        loop {
+            while making.len() < self.migrate.at_once().max(1)
+                && let Some(wanted) = moves.get(begun)
+            {
+                begun += 1;
+                if let Some(planned) = self.planned.iter_mut().find(|planned| planned.id == wanted.id) {
+                    planned.phase = Phase::Moving;
                 }
-            };
-            match outcome {
-                Some(outcome) => self.ended(wanted, outcome, warnings),
-                None => {
-                    warnings.push(format!(
-                        "moving {wanted} takes longer than a tick; the moves behind it are not begun"
-                    ));
-                    self.late.push((wanted.clone(), making));
-                    self.not_begun(&moves[at + 1..]);
-                    break;
-                }
+                making.push((wanted.clone(), tokio::spawn(self.migrate.migrate(wanted))));
             }
+            if making.is_empty() {
+                break;
+            }
+            // A short one is not worth a line of progress.
+            let wake = end.min(tokio::time::Instant::now() + PROGRESS / 4);
+            let first = select_all(making.iter_mut().map(|(_, making)| making));
+            let first = tokio::time::timeout_at(wake, first).await.ok().map(|(ended, at, _)| (ended, at));
+            match first {
+                Some((ended, at)) => {
+                    let (made, _) = making.remove(at);
+                    self.ended(&made, flat(ended), warnings);
+                }
+                None if tokio::time::Instant::now() >= end => break,
+                None => self.publish_progress().await,
+            }
+        }
+        if let Some((late, _)) = making.first() {
+            warnings
+                .push(format!("moving {late} takes longer than a tick; the moves behind it are not begun"));
+            self.late.append(&mut making);
+            self.not_begun(&moves[begun..]);
         }
         self.publish_progress().await;
     }

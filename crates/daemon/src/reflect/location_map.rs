@@ -239,6 +239,41 @@ impl LocationMap {
         Err(busy())
     }
 
+    /// Moves a location to the place that a function chooses, which sees all locations: on condition that none of them has
+    /// changed since. Returns its places before and after.
+    ///
+    /// # Errors
+    /// `Invalid` if the function refuses, with its sentence; as [`LocationMap::change`].
+    pub async fn change_among_all(
+        &self,
+        name: &str,
+        choose: impl Fn(&Snapshot) -> Result<LocationEntry, String>,
+    ) -> Result<(LocationEntry, LocationEntry), StoreError> {
+        let key = key_of(name)?;
+        self.adopt().await?;
+        let mut known = Snapshot::default();
+        for _ in 0..ATTEMPTS_MAX {
+            if let Some(changed) = self.read(&known).await? {
+                known = changed;
+            }
+            let gone = || "there is no such location any more".to_owned();
+            let chosen = known.entries.get(name).copied().ok_or_else(gone).and_then(|from| {
+                let to = choose(&known)?;
+                to.check()?;
+                Ok((from, to))
+            });
+            let (from, to) = chosen.map_err(|why| StoreError::new(ErrorKind::Invalid, why))?;
+            let update =
+                Update::new(self.author.as_str()).if_epoch(known.epoch).set(key.clone(), to.to_string());
+            match self.propose(update).await {
+                Ok(_) => return Ok((from, to)),
+                Err(ProposeError::Refused(Refused::Epoch { .. })) => tokio::time::sleep(PAUSE).await,
+                Err(error) => return Err(store_error(error)),
+            }
+        }
+        Err(busy())
+    }
+
     /// Returns the secret from which all reflectors on the store derive the keys of relays. It is made when it is first
     /// wanted, and kept in an object of its own: whoever reads the map does not get it.
     ///
