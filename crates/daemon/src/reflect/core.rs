@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use nacre_balance::metric::Decayed;
+use nacre_balance::metric::{Decayed, HALF_LIFE};
 use nacre_planes::forward::{Counters, ForwardError, Forwarder, LATE, be_prompt, read_clocks};
 use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
 use nacre_reflect::control::{Control, Event};
@@ -50,6 +50,18 @@ struct Sample {
     copies_per_second: u64,
     /// The datagrams and the copies with decay.
     decayed: [Decayed; 2],
+    /// The time since which they are counted: since the group has had members.
+    counted_since: Duration,
+}
+
+impl Sample {
+    /// Returns the datagrams and the copies per second, with decay. What was not counted for long is not taken for less: a
+    /// group that has just come is not to look idle.
+    fn rates(&self, now: Duration) -> [f64; 2] {
+        let counted = now.saturating_sub(self.counted_since).max(Duration::from_millis(SAMPLE_MS));
+        let part = 1.0 - (-counted.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
+        self.decayed.map(|decayed| decayed.rate(now) / part)
+    }
 }
 
 impl Core {
@@ -165,7 +177,11 @@ impl Core {
             let before = rates.remove(&group.id).unwrap_or_default();
             // A group that was removed and made again begins anew.
             let grown = |after: u64, before: u64| after.saturating_sub(before) * 1000 / elapsed_ms;
-            let mut decayed = before.decayed;
+            let begins = before.counted_since.is_zero() || group.live == 0;
+            let (mut decayed, counted_since) = match begins {
+                true => ([Decayed::default(); 2], Duration::from_millis(now.ms - elapsed_ms.min(now.ms))),
+                false => (before.decayed, before.counted_since),
+            };
             decayed[0].add(middle, counters.admitted.saturating_sub(before.admitted) as f64);
             decayed[1].add(middle, counters.copies.saturating_sub(before.copies) as f64);
             next.insert(
@@ -176,6 +192,7 @@ impl Core {
                     datagrams_per_second: grown(counters.admitted, before.admitted),
                     copies_per_second: grown(counters.copies, before.copies),
                     decayed,
+                    counted_since,
                 },
             );
         }
@@ -195,7 +212,7 @@ impl Core {
             // One that is moved away does not count any more.
             if self.control.departure(index).is_none() {
                 let sample = self.rates.get(&group.id).copied().unwrap_or_default();
-                let rates = sample.decayed.map(|decayed| decayed.rate(at));
+                let rates = sample.rates(at);
                 load.datagrams += rates[0];
                 load.copies += rates[1];
                 load.members += u64::from(group.live);
