@@ -29,8 +29,11 @@ use crate::balance::{Balancing, Processor, memory_bytes};
 
 /// The maximum number of groups that the balancer looks at: the busiest ones.
 const GROUPS_MAX: usize = 10_000;
-/// The interval at which the data thread is asked for the load.
+/// The interval at which the data thread is asked for the load, and the one where nobody balances.
 const SAMPLE: Duration = Duration::from_millis(500);
+const SAMPLE_IDLE: Duration = Duration::from_secs(5);
+/// The time after a tick for which somebody balances.
+const ASKED: Duration = Duration::from_secs(60);
 /// The number of groups that are on their way at the same time.
 const AT_ONCE: usize = 8;
 /// The author of the balancer's changes, in the history of the map.
@@ -47,8 +50,6 @@ const MOVE_MAX: Duration = Duration::from_millis(RELAY_MS - 1000);
 pub(super) struct LoadNow {
     /// The busiest groups with members, but for those whose members are on their way.
     pub groups: Vec<GroupNow>,
-    /// The number of all groups with members.
-    pub count: usize,
     /// The datagrams and the copies of all groups per second, and their members.
     pub datagrams: f64,
     pub copies: f64,
@@ -120,6 +121,8 @@ pub(super) fn start(
         latest: Mutex::default(),
         known: Mutex::default(),
         seats: Mutex::default(),
+        published_at: Mutex::default(),
+        turn: tokio::sync::Mutex::default(),
     });
     let source = Source { shared: shared.clone(), processor: Processor::default() };
     let mover = Arc::new(Mover(shared.clone()));
@@ -149,6 +152,10 @@ struct Shared {
     known: Mutex<HashMap<ResourceId, (String, GroupId)>>,
     /// The reflectors that take part, by number.
     seats: Mutex<Vec<(usize, Reflector)>>,
+    /// The time of the last tick at which the load was published.
+    published_at: Mutex<Option<Instant>>,
+    /// Held by the move that changes the map: each change is conditional on all others.
+    turn: tokio::sync::Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -175,7 +182,8 @@ impl Shared {
     async fn keep_sampling(&self) {
         loop {
             self.sample().await;
-            tokio::time::sleep(SAMPLE).await;
+            let is_asked = lock(&self.published_at).is_some_and(|at| at.elapsed() < ASKED);
+            tokio::time::sleep(if is_asked { SAMPLE } else { SAMPLE_IDLE }).await;
         }
     }
 
@@ -222,7 +230,10 @@ impl Shared {
             )));
         }
         let choose = |all: &Snapshot| place(all, &location, &self.own, here, to, first_id);
-        let (from, moved) = self.map.change_among_all(&location, choose).await?;
+        let (from, moved) = {
+            let _turn = self.turn.lock().await;
+            self.map.change_among_all(&location, choose).await?
+        };
         let outcome = self.follow(&location, here).await;
         let outcome = match outcome {
             Ok(()) => Ok(()),
@@ -239,9 +250,9 @@ impl Shared {
     async fn follow(&self, location: &str, here: GroupId) -> Result<(), String> {
         let begun = Instant::now();
         let mut was_relayed = false;
+        // What cannot be read now is read in the background, or below.
+        let _ = self.locations.follow().await;
         loop {
-            // What cannot be read now is read in the background, or below.
-            let _ = self.locations.follow().await;
             let name = location.to_owned();
             let left = self.tasks.ask(move |core| {
                 if core.is_in_charge(here, &name) {
@@ -251,9 +262,11 @@ impl Shared {
                 departing.map_or(Left::Done, Left::Departing)
             });
             let passed = begun.elapsed();
-            match left.await.map_err(|gone| gone.to_string())? {
+            // Where this reflector has ended, its members find the new place.
+            let Ok(left) = left.await else { return Ok(()) };
+            match left {
                 Left::Done => return Ok(()),
-                Left::NotYet if passed < ANSWER_MAX => {}
+                Left::NotYet if passed < ANSWER_MAX => drop(self.locations.follow().await),
                 Left::NotYet => return Err("the map of locations cannot be read back".to_owned()),
                 Left::Departing(_) if passed >= MOVE_MAX => return Ok(()),
                 Left::Departing(departing) if departing.is_relayed => was_relayed = true,
@@ -373,6 +386,7 @@ impl Sense for Source {
     }
 
     fn reflector(&mut self) -> Option<Reflector> {
+        *lock(&self.shared.published_at) = Some(Instant::now());
         let latest = lock(&self.shared.latest);
         let groups = latest.iter().flat_map(|(load, _)| &load.groups).take(PUBLISHED_RESOURCES_MAX);
         let groups = groups.map(|group| GroupLoad {

@@ -219,7 +219,6 @@ impl Core {
                 busiest.push((rates, index));
             }
         }
-        load.count = busiest.len();
         busiest.sort_by(|(a, _), (b, _)| b[1].total_cmp(&a[1]));
         busiest.truncate(limit);
         load.groups = busiest

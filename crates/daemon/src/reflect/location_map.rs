@@ -51,6 +51,8 @@ const CHUNK: usize = 500;
 const MAP_BYTES: u64 = 32 << 20;
 /// The number of attempts while others change the same things.
 const ATTEMPTS_MAX: u32 = 20;
+/// The same for a change that any other change stands in the way of.
+const EPOCH_ATTEMPTS_MAX: u32 = 200;
 /// The pause between two of them.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -252,7 +254,7 @@ impl LocationMap {
         let key = key_of(name)?;
         self.adopt().await?;
         let mut known = Snapshot::default();
-        for _ in 0..ATTEMPTS_MAX {
+        for _ in 0..EPOCH_ATTEMPTS_MAX {
             if let Some(changed) = self.read(&known).await? {
                 known = changed;
             }
