@@ -21,7 +21,7 @@ use crate::limit::{LATE_MOVES_MAX, PUBLISHED_MIGRATIONS_MAX, PUBLISHED_MOVES_MAX
 use crate::metric::Metrics;
 use crate::migration::{Migration, Phase};
 use crate::publish::{MadeMove, Participants, Published, participants, publish, published};
-use crate::reflector::{self, Reflector, present};
+use crate::reflector::{self, Reflector, count_moved, present};
 use crate::registry::{InForce, Registry};
 use crate::resource::{Resource, ResourceId};
 use crate::setting::Settings;
@@ -307,7 +307,8 @@ impl Driver {
         published.retain(|read| read.rank != own.rank);
         published.push(own.clone());
         published.sort_by_key(|read| read.rank);
-        let others = present(published, now, tick);
+        let mut others = present(published, now, tick);
+        count_moved(&mut others, own.rank, self.late.iter().map(|(late, _)| late));
         let numbers = others.iter().map(|read| read.rank).collect();
         Ok((others, numbers))
     }

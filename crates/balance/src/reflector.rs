@@ -12,14 +12,17 @@ use bytes::Bytes;
 use nacre_object::{Check, Guard, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp};
 use serde::{Deserialize, Serialize};
 
+use crate::decide::Move;
 use crate::limit::{PLACE_BYTES_MAX, PUBLISHED_RESOURCES_MAX, RANKS_MAX, RESOURCE_NAME_BYTES_MAX};
 use crate::metric::Metrics;
-use crate::publish::{LoadEntry, Published, encode, entries, is_fresh, key};
+use crate::publish::{LoadEntry, MadeMove, Published, encode, entries, is_fresh, key};
 
 /// The object with what reflectors publish.
 pub const REFLECTORS_OBJECT: &str = "nacre/balance/reflectors";
 /// The silence after which a number is free for another reflector.
 const GONE: Duration = Duration::from_secs(24 * 3600);
+/// The time after a move in which the reflector that got the group may not have measured its load yet, in milliseconds.
+const SETTLED_MS: u64 = 2000;
 /// The number of attempts to get a number while others do the same.
 const ATTEMPTS_MAX: usize = 64;
 
@@ -103,6 +106,33 @@ fn read(entries: Vec<LoadEntry>) -> Vec<Published> {
 pub fn present(mut published: Vec<Published>, now: Duration, tick: Duration) -> Vec<Published> {
     published.retain(|read| is_fresh(read, now, tick));
     published
+}
+
+/// Counts what was moved lately where it is now: what reflectors published before that, or shortly after, does not show it.
+/// `late` are the moves that the reflector `own` is making. Its own load was just measured, and stays.
+pub(crate) fn count_moved<'a>(others: &mut [Published], own: usize, late: impl Iterator<Item = &'a Move>) {
+    let position =
+        |others: &[Published], number: usize| others.binary_search_by_key(&number, |other| other.rank);
+    let mut changes: Vec<(usize, f64)> = Vec::new();
+    for mover in others.iter() {
+        for MadeMove { at_ms, made } in &mover.moves {
+            if *at_ms > mover.at_ms {
+                changes.push((mover.rank, -made.load));
+            }
+            let to = position(&*others, made.to).ok().map(|at| &others[at]);
+            if to.is_some_and(|to| at_ms.saturating_add(SETTLED_MS) > to.at_ms) {
+                changes.push((made.to, made.load));
+            }
+        }
+    }
+    changes.extend(late.map(|made| (made.to, made.load)));
+    for (number, load) in changes {
+        if let Ok(at) = position(&*others, number)
+            && number != own
+        {
+            others[at].metrics.add_group(load);
+        }
+    }
 }
 
 /// Returns the number of a reflector, which takes one if it has none. `None` if all numbers are taken.
@@ -201,6 +231,35 @@ mod tests {
             known.iter().filter_map(|one| Some(&*one.reflector.as_ref()?.address)).collect();
         assert_eq!(addresses, ["d:1", "b:1", "c:1"]);
         assert_eq!(present(known, later, Duration::from_secs(10)).len(), 3);
+    }
+
+    #[test]
+    fn what_was_moved_lately_counts_where_it_is() {
+        let moved = |at_ms: u64, to: usize, load: f64| MadeMove {
+            at_ms,
+            made: Move {
+                id: "group:a".parse().unwrap(),
+                load,
+                from: 0,
+                to,
+                mode: crate::Mode::Client,
+                is_pin: false,
+            },
+        };
+        let of = |rank: usize, at_ms: u64, load: f64, moves: &[MadeMove]| {
+            let metrics = Metrics { all_load: load, ..Metrics::default() };
+            Published::new(rank, at_ms, None, &metrics, &[], moves)
+        };
+        let moves = [moved(1000, 2, 1.0), moved(6000, 2, 10.0), moved(9000, 4, 20.0), moved(9000, 7, 5.0)];
+        let mut others = vec![of(0, 8000, 40.0, &moves), of(2, 7000, 3.0, &[]), of(4, 20_000, 25.0, &[])];
+        let late = moved(0, 2, 100.0).made;
+        count_moved(&mut others, 4, std::iter::once(&late));
+        let loads: Vec<f64> = others.iter().map(|other| other.metrics.all_load).collect();
+        // What the first one moved after it had published has left it; a lie about more than it had is not believed.
+        assert_eq!(loads, [15.0, 113.0, 25.0]);
+        count_moved(&mut others, 9, std::iter::empty());
+        count_moved(&mut others, 9, std::iter::empty());
+        assert_eq!(others[0].metrics.all_load, 0.0);
     }
 
     #[test]
