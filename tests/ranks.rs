@@ -157,7 +157,7 @@ fn a_sequencer_stays_if_the_rank_that_the_balancer_moves_it_to_is_killed() {
     let folder = folder();
     let keeper = Server::start(&file(&folder.path().join("store")), &["--roles", "store"]);
     // Before the ranks begin, which then know it from their first pause on.
-    keeper.run(["balance", "set", "--tick", "5s"]).ok();
+    keeper.run(["balance", "set", "--tick", "3s"]).ok();
     let _first = rank(folder.path(), "first", &keeper.uri, "0");
     let second = rank(folder.path(), "second", &keeper.uri, "1");
     keeper.run(["sequencer", "create", "log"]).ok();

@@ -113,7 +113,7 @@ fn a_group_stays_if_the_other_reflector_does_not_answer() {
 }
 
 fn no_answer() -> Result<(), String> {
-    let store = store("5s");
+    let store = store("3s");
     let (own, other) = (reflector(&store), reflector(&store));
     relocate(&own.admin, "harbour", &own.group(1));
     let talk = Talk::begin_slowly(3, "harbour", &[own.address], 40, SLOW);
