@@ -317,7 +317,7 @@ async fn reflectors_are_a_set_of_their_own_and_one_that_is_gone_stops_nobody() {
     {
         // In front of the others, so that none of those goes back to where it was.
         let mut busy = busy.lock().unwrap();
-        busy[0].splice(0..0, ["g", "h", "i", "j"].map(|name| group(name, 10.0)));
+        drop(busy[0].splice(0..0, ["g", "h", "i", "j"].map(|name| group(name, 10.0))));
     }
     for _ in 0..2 {
         for driver in &mut drivers {
