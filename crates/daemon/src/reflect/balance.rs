@@ -42,7 +42,7 @@ const AUTHOR: &str = "reflect, balancer";
 const LOOK: Duration = Duration::from_millis(50);
 /// The time in which the other reflector has to answer. Members are not told to move before five seconds without an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
-/// The time after which those who have not moved are left to themselves: a relay does not last longer.
+/// The time after which the few who have not moved are left to themselves: a relay does not last longer.
 const MOVE_MAX: Duration = Duration::from_millis(RELAY_MS - 1000);
 
 /// The load of the reflector now.
@@ -249,7 +249,7 @@ impl Shared {
     /// A sentence with the reason why they cannot.
     async fn follow(&self, location: &str, here: GroupId) -> Result<(), String> {
         let begun = Instant::now();
-        let mut was_relayed = false;
+        let (mut was_relayed, mut first) = (false, None);
         // What cannot be read now is read in the background, or below.
         let _ = self.locations.follow().await;
         loop {
@@ -264,10 +264,18 @@ impl Shared {
             let passed = begun.elapsed();
             // Where this reflector has ended, its members find the new place.
             let Ok(left) = left.await else { return Ok(()) };
+            // A few may be gone without a word. If most of them stay, they are not let in there.
+            let are_most_left = match &left {
+                Left::Departing(departing) => departing.members * 2 > *first.get_or_insert(departing.members),
+                Left::NotYet | Left::Done => false,
+            };
             match left {
                 Left::Done => return Ok(()),
                 Left::NotYet if passed < ANSWER_MAX => drop(self.locations.follow().await),
                 Left::NotYet => return Err("the map of locations cannot be read back".to_owned()),
+                Left::Departing(_) if passed >= MOVE_MAX && are_most_left => {
+                    return Err("most members do not get in there".to_owned());
+                }
                 Left::Departing(_) if passed >= MOVE_MAX => return Ok(()),
                 Left::Departing(departing) if departing.is_relayed => was_relayed = true,
                 Left::Departing(departing) if departing.is_asking && passed < ANSWER_MAX => {}
