@@ -1,6 +1,7 @@
 //! `nacre status`: the servers of a store, which of them are up, and what they have to do.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use nacre_balance::Migration;
 use nacre_map::cluster::{self, Beacon, Phase, SERVERS_MAP, ServerEntry};
@@ -11,6 +12,9 @@ use super::balance::{migration_json, migration_text, under_way};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::session::Context;
+
+/// The time for which moves under way are waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Show the servers of a store, with roles, state, load and moves under way; exit with 1 unless all are healthy
 #[derive(clap::Args, Debug)]
@@ -98,8 +102,11 @@ pub async fn run(session: &Context, _args: Args) -> Result<(), Failure> {
         (0, _) => format!("all healthy: {}", count(servers.len())),
         (unhealthy, _) => format!("{unhealthy} of {} unhealthy", count(servers.len())),
     };
-    // Where the balancer's settings cannot be read, the map cannot either, mostly; that is said already.
-    let migrations = under_way(&store).await.unwrap_or_default();
+    // A server that keeps some of it may be away, which is said already.
+    let migrations = match tokio::time::timeout(PATIENCE, under_way(&store)).await {
+        Ok(Ok(migrations)) => migrations,
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    };
     if session.json {
         print_json(&servers, epoch, &migrations, &summary)?;
     } else {
