@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use harness::reflect::until;
 use harness::{PATIENCE, Server, file, folder};
 use serde_json::{Value, json};
 
@@ -158,4 +159,35 @@ fn sequencers_below_a_pinned_directory_are_its_ranks() {
     let listed = wait_for_ranks(&keeper, 2);
     assert_eq!([0, 1].map(|rank| objects(&listed[rank]).len()), [4, 1], "{listed:?}");
     assert_eq!(listed[1]["pinned_inodes"], json!([]));
+}
+
+#[test]
+fn a_sequencer_stays_if_the_rank_that_the_balancer_moves_it_to_is_killed() {
+    let folder = folder();
+    let keeper = Server::start(&file(&folder.path().join("store")), &["--roles", "store"]);
+    // Before the ranks begin, which then know it from their first pause on.
+    keeper.run(["balance", "set", "--tick", "3s"]).ok();
+    let _first = rank(folder.path(), "first", &keeper.uri, "0");
+    let second = rank(folder.path(), "second", &keeper.uri, "1");
+    keeper.run(["sequencer", "create", "log"]).ok();
+    wait_for_ranks(&keeper, 2);
+    let before: u64 = keeper.run(["sequencer", "next", "log"]).text().parse().unwrap();
+    until("both ranks have published", || {
+        let ended = keeper.run(["balance", "explain", "--policy", "hash", "--json"]);
+        (ended.code == 0 && ended.json()["ranks"].as_array().unwrap().len() == 2).then_some(())
+    });
+    // It still counts as one that is there when the other one decides.
+    second.kill();
+    keeper.run(["balance", "pin", "sequencer:log", "1"]).ok();
+    keeper.run_with(["balance", "set", "-", "--name", "idle"], b"return {}").ok();
+    let failures = || {
+        let log = keeper.run(["log", "-n", "1000"]).text();
+        log.matches("cannot move sequencer:log to rank 1").count()
+    };
+    until("the failure is reported", || (failures() > 0).then_some(()));
+    let after: u64 = keeper.run(["sequencer", "next", "log"]).text().parse().unwrap();
+    assert!(after > before, "{after} after {before}");
+    let moved = keeper.run(["balance", "history", "--moves", "--json"]).json();
+    assert_eq!(moved, json!([]));
+    assert_eq!(failures(), 1);
 }

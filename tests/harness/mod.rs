@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 pub mod reflect;
+pub mod talk;
 pub mod tree;
 
 use std::ffi::OsStr;
