@@ -292,6 +292,21 @@ impl<S> Directory<S> {
         descriptor: Arc<Descriptor>,
         state: S,
     ) -> Arc<Directory<S>> {
+        let budget = Arc::clone(&descriptor.budget);
+        Directory::begun(place, Some(descriptor), budget, state)
+    }
+
+    /// Creates a directory that a [`Source`](crate::Source) lists, with one piece of work to do. It has no descriptor.
+    pub(crate) fn listed(place: TreePosition<'_, S>, budget: &Arc<Budget>, state: S) -> Arc<Directory<S>> {
+        Directory::begun(place, None, Arc::clone(budget), state)
+    }
+
+    fn begun(
+        place: TreePosition<'_, S>,
+        descriptor: Option<Arc<Descriptor>>,
+        budget: Arc<Budget>,
+        state: S,
+    ) -> Arc<Directory<S>> {
         let depth = place.parent.as_ref().map_or(0, |parent| parent.depth + 1);
         if let Some(parent) = &place.parent {
             parent.unfinished.fetch_add(1, Ordering::Relaxed);
@@ -303,8 +318,8 @@ impl<S> Directory<S> {
             depth,
             inode: place.inode,
             state,
-            budget: Arc::clone(&descriptor.budget),
-            stream: Mutex::new(Stream { descriptor: Some(descriptor), ..Stream::default() }),
+            budget,
+            stream: Mutex::new(Stream { descriptor, ..Stream::default() }),
             holders: AtomicUsize::new(1),
             unfinished: AtomicUsize::new(1),
             split: AtomicBool::new(false),
@@ -651,6 +666,13 @@ impl<S> Directory<S> {
     pub(crate) fn is_within(&self, identity: Identity) -> bool {
         let mut within = false;
         self.ascend(|_, level| within |= level.identity == Some(identity));
+        within
+    }
+
+    /// Returns whether it or one of its ancestors has that inode number.
+    pub(crate) fn is_within_inode(&self, inode: u64) -> bool {
+        let mut within = false;
+        self.ascend(|_, level| within |= level.inode == inode);
         within
     }
 

@@ -95,16 +95,16 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
 }
 
 /// The namespace, for the user who called.
-struct Tree {
+pub(super) struct Tree {
     store: Store,
-    rank: Rank,
-    user: Credentials,
+    pub(super) rank: Rank,
+    pub(super) user: Credentials,
     json: bool,
 }
 
 impl Tree {
     /// Opens the namespace of a store for the user who called, and makes one first if `fills`.
-    async fn open(store: &Store, fills: bool, json: bool) -> Result<Tree, Failure> {
+    pub(super) async fn open(store: &Store, fills: bool, json: bool) -> Result<Tree, Failure> {
         let user = caller();
         let options = RankOptions { create: fills, owner: user.clone(), ..RankOptions::default() };
         let rank = store.rank(options).await.map_err(|error| match error {
@@ -117,20 +117,20 @@ impl Tree {
         Ok(Tree { store: store.clone(), rank, user, json })
     }
 
-    async fn close(&self) {
+    pub(super) async fn close(&self) {
         if let Err(error) = self.rank.close().await {
             output::complain(&format!("nacre: the log of this command stays in the store: {error}"));
         }
     }
 
     /// Finds what a path leads to.
-    async fn find(&self, path: &Path, follow: bool, attempted: &str) -> Result<Attributes, Failure> {
+    pub(super) async fn find(&self, path: &Path, follow: bool, attempted: &str) -> Result<Attributes, Failure> {
         let found = self.rank.resolve(&self.user, path.bytes(), follow).await;
         found.map_err(|error| failure(error, format_args!("cannot {attempted} {path}")))
     }
 
     /// Finds the directory that a path's last component is or would be in, and that component.
-    async fn parent(&self, path: &Path, attempted: &str) -> Result<(Attributes, Bytes), Failure> {
+    pub(super) async fn parent(&self, path: &Path, attempted: &str) -> Result<(Attributes, Bytes), Failure> {
         let found = self.rank.resolve_parent(&self.user, path.bytes()).await;
         found.map_err(|error| failure(error, format_args!("cannot {attempted} {path}")))
     }
@@ -170,7 +170,7 @@ impl Tree {
 
 /// A path in the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Path(OsString);
+pub(super) struct Path(OsString);
 
 impl From<OsString> for Path {
     fn from(path: OsString) -> Self {
