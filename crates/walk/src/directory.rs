@@ -181,6 +181,14 @@ pub fn stat(parent: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
     retry_on_intr(|| rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS))
 }
 
+/// Returns the `statx` result for something that is open.
+///
+/// # Errors
+/// The error number of the system.
+pub fn stat_opened(opened: BorrowedFd<'_>) -> Result<Statx, Errno> {
+    retry_on_intr(|| rustix::fs::statx(opened, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS))
+}
+
 /// Returns the `statx` result (type and inode) for an open directory itself.
 pub fn stat_open(descriptor: &Descriptor) -> Result<Statx, Errno> {
     retry_on_intr(|| {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_deque::Worker;
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
@@ -95,8 +95,7 @@ impl<S> Opened<'_, S> {
         if let Some((source, inode)) = self.source {
             return source.stat(inode);
         }
-        let (flags, mask) = (AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
-        rustix::fs::statx(self.descriptor, c"", flags, mask).map(Metadata)
+        directory::stat_opened(self.descriptor).map(Metadata)
     }
 }
 
@@ -219,8 +218,8 @@ impl<S: Send + Sync> Walk<S> {
             Some(source) => source.find(name),
             None => directory::stat(CWD, name).map(Metadata),
         };
-        let metadata = asked
-            .map_err(|errno| WalkError::new(name.to_bytes().to_vec(), Operation::Stat, errno))?;
+        let metadata =
+            asked.map_err(|errno| WalkError::new(name.to_bytes().to_vec(), Operation::Stat, errno))?;
         let prefix = OnceCell::new();
         let entry = Entry {
             directory: None,

@@ -60,7 +60,10 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
         None => walk(&args.walk, &args.index, session.json, None, complain),
         Some(namespace) => {
             let below: Vec<OsString> = below.into_iter().flatten().collect();
-            let places = namespace.places(&below)?;
+            let places = namespace.places(&below).map_err(|failure| match failure {
+                Failure::Failed(sentence) => Failure::Usage(sentence),
+                failure => failure,
+            })?;
             walk(&args.walk, &args.index, session.json, Some((namespace.source(), places)), complain)
         }
     };

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use nacre::ErrorKind;
 use nacre::fs::{Attributes, EXECUTE, Error, Ino, InodeKind};
-use nacre_walk::{FileKind, Inode, Item, Listing, Metadata, Source, Time};
+use nacre_walk::{FileKind, Item, Listing, Metadata, Source};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::runtime::{Handle, Runtime};
 
-use crate::command::fs::{self, Tree};
+use crate::command::fs::{self, Tree, file_kind, metadata_of};
 use crate::command::tree_path::PREFIX;
 use crate::failure::Failure;
 use crate::output;
@@ -164,7 +164,7 @@ impl Source for Namespace {
             Ok(Item {
                 name: entry.name.to_vec(),
                 inode: entry.ino.0,
-                kind: file_kind(&entry.kind),
+                kind: file_kind(&entry.kind, FileKind::File),
                 metadata: entry.attributes.as_ref().map(metadata).transpose()?,
             })
         });
@@ -172,28 +172,7 @@ impl Source for Namespace {
     }
 }
 
-/// Returns the type that an inode has on a mount, where one with methods is an empty file.
-fn file_kind(kind: &InodeKind) -> FileKind {
-    match kind {
-        InodeKind::File | InodeKind::Typed(_) => FileKind::File,
-        InodeKind::Directory => FileKind::Directory,
-        InodeKind::Symlink => FileKind::Link,
-        InodeKind::Fifo => FileKind::Pipe,
-        InodeKind::Socket => FileKind::Socket,
-    }
-}
-
+/// Returns the metadata that an inode has on a mount, where one with methods is an empty file.
 fn metadata(found: &Attributes) -> Result<Metadata, Errno> {
-    Metadata::of(&Inode {
-        number: found.ino.0,
-        kind: file_kind(&found.kind),
-        mode: found.mode,
-        links: found.links,
-        user: found.uid,
-        group: found.gid,
-        size: found.size,
-        accessed: Time::from_nanoseconds(found.atime),
-        modified: Time::from_nanoseconds(found.mtime),
-        changed: Time::from_nanoseconds(found.ctime),
-    })
+    metadata_of(found, FileKind::File)
 }
