@@ -34,9 +34,9 @@ use crate::{interrupt, output, quantity};
 /// select are copied, and the directories that lead to them. The exit code is 0 only if the copy is complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The file, link or directory to copy
+    /// The file, link or directory to copy; nacre:/PATH is one in the namespace of the store
     source: PathBuf,
-    /// The path of the copy, or DIRECTORY/ to create it in
+    /// The path of the copy, or DIRECTORY/ to create it in; nacre:/PATH is one in the namespace of the store
     destination: PathBuf,
     #[command(flatten)]
     flags: CopyFlags,
@@ -54,7 +54,7 @@ pub struct Args {
     /// With --dry-run: also print every path; with --json, as one object per line before the totals
     #[arg(long, requires = "dry_run")]
     list: bool,
-    /// Number of threads [default: one per processor]
+    /// Number of threads [default: one per processor]; with the namespace of a store, of files under way [default: 16]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
