@@ -106,14 +106,15 @@ impl Plan {
             ("--cross-mounts", args.cross_mounts, "nothing is mounted below its directories"),
             ("--ost", !args.ost.is_empty(), "it is not on Lustre"),
             ("--fields", args.fields.iter().any(|field| field.needs_layout()), "it has no stripes of Lustre"),
-            ("--checkpoint", args.checkpoint.is_some(), "the rest of such a walk cannot be saved"),
-            ("--resume", args.resume.is_some(), "the rest of such a walk cannot be saved"),
         ];
         if let Some((flag, _, why)) = refused.iter().find(|(_, given, _)| *given) {
             let root = Escaped::of(&args.roots[0]);
             return Err(CommandError::Usage(format!("cannot walk \"{root}\" with {flag}: {why}")));
         }
-        Ok(Plan { source: Some(source), ..Plan::at(args, json, places, |_, _| true)? })
+        let mut plan = Plan::at(args, json, places, |_, _| true)?;
+        plan.head.flags.push(("--store".to_owned(), source.name()));
+        plan.source = Some(source);
+        Ok(plan)
     }
 
     fn at(

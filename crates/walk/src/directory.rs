@@ -627,7 +627,7 @@ impl<S> Directory<S> {
         let mut inodes = Vec::with_capacity(self.depth as usize + 1);
         self.ascend(|depth, level| inodes.extend((depth > 0).then_some(level.inode)));
         inodes.reverse();
-        Unit { root: self.root, path: self.path_below_root(), position: None, until: None, inodes }
+        Unit { root: self.root, path: self.path_below_root(), inodes, ..Unit::default() }
     }
 
     /// Returns the rest of the directory as a unit of work.

@@ -16,7 +16,7 @@ use crate::entry::{Entry, FileKind, Metadata};
 use crate::error::{Operation, WalkError};
 use crate::getdents::Records;
 use crate::pool::{Names, Queue, ThreadProgress, Work};
-use crate::source::Source;
+use crate::source::{Source, is_listed};
 use crate::unit::Unit;
 use crate::walk::{Opened, Options, Verdict, Visitor};
 
@@ -77,8 +77,12 @@ impl<V: Visitor> Scanner<'_, V> {
                 }
             }
             Work::Located(unit) => {
+                let after = unit.after.clone();
                 if let Some(directory) = self.locate(unit) {
-                    self.read(directory);
+                    match after {
+                        Some(after) => self.read_after(directory, &after),
+                        None => self.read(directory),
+                    }
                 }
             }
             Work::Entry(unit) => self.visit_alone(unit),
@@ -239,7 +243,12 @@ impl<V: Visitor> Scanner<'_, V> {
     /// whatever its current name. Another directory that took its name is not visited.
     fn open_again(&mut self, parent: &Node<V>, name: &CStr, inode: u64) -> Option<Node<V>> {
         let root = parent.root();
-        // A source opens what has the number, whatever its name is.
+        if let Some(source) = self.source
+            && let Err(errno) = is_listed(source, parent.inode(), name, inode)
+        {
+            self.fail_in(Some(parent), name, Operation::Open, errno);
+            return None;
+        }
         if inode == 0 || self.source.is_some() {
             return self.open(Some(parent), name, root, inode);
         }
@@ -345,7 +354,7 @@ impl<V: Visitor> Scanner<'_, V> {
 
     /// Opens a directory that is known only by its path, one name after the other, and never through a link.
     fn locate(&mut self, unit: Unit) -> Option<Node<V>> {
-        let Unit { root: number, path, position, until, mut inodes } = unit;
+        let Unit { root: number, path, position, until, after, mut inodes } = unit;
         let Some(root) = self.roots.get(number as usize) else {
             self.fail(path, Operation::Open, Errno::NOENT);
             return None;
@@ -369,6 +378,9 @@ impl<V: Visitor> Scanner<'_, V> {
         }
         if let Some(position) = position {
             directory.seek(position, until);
+            directory.mark_split();
+        }
+        if after.is_some() {
             directory.mark_split();
         }
         Some(directory)

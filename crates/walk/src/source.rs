@@ -27,6 +27,15 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// The error number that the system would give.
     fn find(&self, root: &CStr) -> Result<Metadata, Errno>;
 
+    /// Returns the name of the tree, by which a checkpoint knows it again.
+    fn name(&self) -> String;
+
+    /// Returns the inode number of an entry.
+    ///
+    /// # Errors
+    /// The error number that the system would give.
+    fn look(&self, directory: u64, name: &CStr) -> Result<u64, Errno>;
+
     /// Returns the metadata of an inode.
     ///
     /// # Errors
@@ -112,7 +121,12 @@ impl<V: Visitor> Scanner<'_, V> {
 
     /// Reads a page of a directory of a source, queues the rest, and visits the entries.
     pub fn read_after(&mut self, directory: Node<V>, after: &[u8]) {
-        let Some(source) = self.source else { return self.release(directory) };
+        let Some(source) = self.source else {
+            // The unit is from a walk of another tree.
+            self.visitor.incomplete(&directory);
+            self.fail(directory.path_bytes(), Operation::List, Errno::INVAL);
+            return self.release(directory);
+        };
         let read = || source.list(directory.inode(), after, self.options.metadata);
         match self.timed(&self.progress.reading, read) {
             Ok(page) => {
@@ -179,6 +193,14 @@ impl<V: Visitor> Scanner<'_, V> {
     }
 }
 
+/// Checks that an entry that was listed by an earlier run is still in its place.
+pub(crate) fn is_listed(source: &dyn Source, directory: u64, name: &CStr, inode: u64) -> Result<(), Errno> {
+    match source.look(directory, name)? == inode {
+        true => Ok(()),
+        false => Err(Errno::STALE),
+    }
+}
+
 fn is_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
@@ -193,7 +215,7 @@ mod tests {
     use super::*;
     use crate::entry::{Inode, Time};
     use crate::walk::{Ended, Options, Walk};
-    use crate::{Queue, WalkError};
+    use crate::{Queue, Unit, WalkError};
 
     /// A tree in memory: the entries of each directory by its number. Inodes without entries are files.
     #[derive(Debug, Default)]
@@ -214,6 +236,15 @@ mod tests {
     impl Source for Tree {
         fn find(&self, root: &CStr) -> Result<Metadata, Errno> {
             if root == c"root" { self.stat(1) } else { Err(Errno::NOENT) }
+        }
+
+        fn name(&self) -> String {
+            "tree".to_owned()
+        }
+
+        fn look(&self, directory: u64, name: &CStr) -> Result<u64, Errno> {
+            let entries = self.directories.get(&directory).ok_or(Errno::NOTDIR)?;
+            entries.get(name.to_bytes()).copied().ok_or(Errno::NOENT)
         }
 
         fn stat(&self, inode: u64) -> Result<Metadata, Errno> {
@@ -288,25 +319,44 @@ mod tests {
         }
     }
 
-    /// Walks a tree, and returns all paths with their sizes, the errors, and the number of directories that were left.
-    fn walked(tree: Tree, metadata: bool) -> (Vec<(Vec<u8>, u64)>, Vec<WalkError>, u64) {
+    /// Walks a tree, and returns all paths with their sizes, the errors, and the number of directories that were left. If `again`,
+    /// another walk goes on whenever one stops.
+    fn walked(tree: Tree, metadata: bool, again: bool) -> (Vec<(Vec<u8>, u64)>, Vec<WalkError>, u64) {
         let threads = NonZeroUsize::new(3).unwrap();
-        let mut walk = Walk::new(Options { threads, metadata, ..Options::default() });
-        walk.set_source(Arc::new(tree));
-        let root = walk.add_root(Path::new("root")).unwrap();
+        let tree: Arc<dyn Source> = Arc::new(tree);
+        let walk = || {
+            let mut walk = Walk::new(Options { threads, metadata, ..Options::default() });
+            walk.set_source(Arc::clone(&tree));
+            walk.add_root(Path::new("root")).unwrap();
+            walk
+        };
         let (paths, errors) = (Mutex::default(), Mutex::default());
-        let keeper = || Keeper { queue: Arc::clone(walk.queue()), paths: &paths, errors: &errors, left: 0 };
-        let mut keepers = [keeper(), keeper(), keeper()];
-        walk.start(root, &mut keepers[0]).unwrap();
-        while walk.run(&mut keepers) == Ended::Stopped {}
-        let left = keepers.iter().map(|keeper| keeper.left).sum();
+        let keepers = |walk: &Walk<()>| {
+            let keeper =
+                || Keeper { queue: Arc::clone(walk.queue()), paths: &paths, errors: &errors, left: 0 };
+            [keeper(), keeper(), keeper()]
+        };
+        let (mut this, mut left) = (walk(), 0);
+        let mut visitors = keepers(&this);
+        this.start(0, &mut visitors[0]).unwrap();
+        while this.run(&mut visitors[..]) == Ended::Stopped {
+            if again {
+                let units = postcard::to_stdvec(&this.frontier(|_| {})).unwrap();
+                left += visitors.iter().map(|keeper| keeper.left).sum::<u64>();
+                this = walk();
+                this.queue().put(postcard::from_bytes(&units).unwrap());
+                visitors = keepers(&this);
+            }
+        }
+        left += visitors.iter().map(|keeper| keeper.left).sum::<u64>();
+        drop(visitors);
         let mut paths = paths.into_inner().unwrap();
         paths.sort();
         (paths, errors.into_inner().unwrap(), left)
     }
 
-    #[test]
-    fn every_entry_of_a_source_is_visited_once_however_often_the_walk_stops() {
+    /// Returns a tree with directories of up to nine pages, and the paths of everything in it with their sizes.
+    fn sample() -> (Tree, Vec<(Vec<u8>, u64)>) {
         let mut tree = Tree { page: 10, ..Tree::default() };
         let (mut expected, mut next) = (vec![(b"root".to_vec(), 1)], 2);
         tree.directories.insert(1, BTreeMap::new());
@@ -324,8 +374,42 @@ mod tests {
             tree.directories.insert(number, entries);
         }
         expected.sort();
-        let (paths, errors, left) = walked(tree, true);
-        assert_eq!((paths, errors, left), (expected, Vec::new(), 31));
+        (tree, expected)
+    }
+
+    #[test]
+    fn every_entry_of_a_source_is_visited_once_however_often_the_walk_stops() {
+        let (tree, expected) = sample();
+        assert_eq!(walked(tree, true, false), (expected, Vec::new(), 31));
+    }
+
+    #[test]
+    fn what_is_left_of_a_walk_is_walked_by_another_one() {
+        let (tree, expected) = sample();
+        let (paths, errors, _) = walked(tree, true, true);
+        assert_eq!((paths, errors), (expected, Vec::new()));
+    }
+
+    #[test]
+    fn a_directory_that_has_left_its_place_since_is_missing() {
+        let (mut tree, _) = sample();
+        tree.directories.get_mut(&1).unwrap().remove(&b"d29"[..]).unwrap();
+        let mut walk = Walk::new(Options::default());
+        walk.set_source(Arc::new(tree));
+        walk.add_root(Path::new("root")).unwrap();
+        let (paths, errors) = (Mutex::default(), Mutex::default());
+        let keeper = || Keeper { queue: Arc::clone(walk.queue()), paths: &paths, errors: &errors, left: 0 };
+        let mut keepers: Vec<Keeper<'_>> = (0..Options::default().threads.get()).map(|_| keeper()).collect();
+        // One with the name or the number of another is another one.
+        for (name, inode) in [("d29", 900), ("d28", 900)] {
+            let path = name.as_bytes().to_vec();
+            walk.queue().put(vec![Unit { path, inodes: vec![inode], ..Unit::default() }]);
+        }
+        while walk.run(&mut keepers[..]) == Ended::Stopped {}
+        drop(keepers);
+        assert!(paths.into_inner().unwrap().is_empty());
+        let errors: Vec<WalkError> = errors.into_inner().unwrap();
+        assert!(errors.len() == 2 && errors.iter().all(WalkError::is_missing), "{errors:?}");
     }
 
     #[test]
@@ -337,7 +421,7 @@ mod tests {
             (1, entries(&[(b"..", 9), (b"a/b", 9), (b"zero\0", 9), (b"circle", 2), (b"file", 9)])),
             (2, entries(&[(b"again", 2)])),
         ];
-        let (paths, errors, _) = walked(Tree { directories: directories.into(), page: 3 }, false);
+        let (paths, errors, _) = walked(Tree { directories: directories.into(), page: 3 }, false, false);
         assert!(paths.contains(&(b"root/file".to_vec(), 0)) && paths.contains(&(b"root/circle".to_vec(), 0)));
         assert!(paths.len() < 200, "{}", paths.len());
         let of = |operation| errors.iter().filter(|error| error.operation == operation).count();

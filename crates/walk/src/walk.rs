@@ -188,8 +188,7 @@ impl<S: Send + Sync> Walk<S> {
         Walk { options, roots: Vec::new(), source: None, queue: Arc::new(queue), workers, budget }
     }
 
-    /// Has the walk list the tree of a source, in which its roots are, instead of file systems of this machine. Such a walk can be
-    /// stopped and continued in this process; its rest is no units of work for others.
+    /// Has the walk list the tree of a source, in which its roots are, instead of file systems of this machine.
     pub fn set_source(&mut self, source: Arc<dyn Source>) {
         self.source = Some(source);
     }
@@ -265,11 +264,7 @@ impl<S: Send + Sync> Walk<S> {
 
     /// Returns the work that is left after a stopped run, as units. Each directory that is begun is passed to `begun`,
     /// once, with the state that the visitors attached to it, unless it is packed ([`Visitor::pack`]).
-    ///
-    /// # Panics
-    /// If the walk is one of a [`Source`].
     pub fn frontier(&mut self, mut begun: impl FnMut(&Arc<Directory<S>>)) -> Vec<Unit> {
-        assert!(self.source.is_none(), "the rest of a directory of a source has no position");
         let mut all = Vec::new();
         while let Some(work) = self.queue.steal(0) {
             self.queue.count_out();
@@ -283,8 +278,12 @@ impl<S: Send + Sync> Walk<S> {
                     units.push(unit.clone());
                     None
                 }
-                Work::Rest(directory) | Work::Listing(directory, _) => {
+                Work::Rest(directory) => {
                     units.push(directory.rest());
+                    Some(directory)
+                }
+                Work::Listing(directory, after) => {
+                    units.push(Unit { after: Some(after.clone()), ..directory.unit() });
                     Some(directory)
                 }
                 Work::Children(directory, names) => {

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-pub use local::{Local, is_directory_by_name};
+pub use local::Local;
 use nacre_tree::copy::attributes::{Attributes, Preserver};
 use nacre_tree::copy::{Counters, Plan};
 use nacre_tree::{Cause, Control, EntryError, EntryErrors};

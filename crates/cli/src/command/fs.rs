@@ -98,7 +98,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
 
 /// The namespace, for the user who called.
 pub struct Tree {
-    store: Store,
+    pub store: Store,
     pub rank: Rank,
     pub user: Credentials,
     json: bool,

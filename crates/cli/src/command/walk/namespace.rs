@@ -145,6 +145,15 @@ impl Source for Namespace {
         metadata(&self.call(self.tree.rank.resolve(&self.tree.user, path, false))?)
     }
 
+    fn name(&self) -> String {
+        self.tree.store.name().to_owned()
+    }
+
+    fn look(&self, directory: u64, name: &CStr) -> Result<u64, Errno> {
+        let found = self.tree.rank.lookup(&self.tree.user, Ino(directory), name.to_bytes());
+        Ok(self.call(found)?.ino.0)
+    }
+
     fn stat(&self, inode: u64) -> Result<Metadata, Errno> {
         metadata(&self.call(self.tree.rank.stat(Ino(inode)))?)
     }
