@@ -139,7 +139,7 @@ fn a_tree_comes_back_as_it_went_in_and_is_walked_as_it_is_here() {
         below(root, &run(&[&["walk", root, "--list", "--null"], flags].concat()).ok())
     };
     for flags in [
-        &[][..],
+        &["--one-file-system"][..],
         &["--fields", "path"],
         &["--name", "*1*"],
         &["--type", "f,l", "--size", "+1k"],

@@ -114,9 +114,14 @@ struct Place<S: Side, T: Side> {
     to: Option<T::Directory>,
     /// What it gets in the end; `None` for the one in which the source is.
     metadata: Option<(Metadata, Attributes)>,
+    /// The number of levels below the directory in which the source is.
+    depth: u32,
     /// The number of pieces of work in it that are not done.
     left: Cell<usize>,
 }
+
+/// The smallest depth at which a directory is looked for among those above it.
+const LOOP_DEPTH_MIN: u32 = 64;
 
 impl<S: Side, T: Side> Place<S, T> {
     /// Returns the path of an entry below the source; empty for the source itself.
@@ -132,6 +137,19 @@ impl<S: Side, T: Side> Place<S, T> {
         names.pop();
         names.reverse();
         names.join(&b'/')
+    }
+
+    /// Returns whether a directory is this one, or one above it.
+    fn is_within(&self, directory: &Metadata) -> bool {
+        let identity = (directory.device(), directory.inode());
+        let mut at = Some(self);
+        while let Some(place) = at {
+            if place.metadata.as_ref().is_some_and(|(own, _)| (own.device(), own.inode()) == identity) {
+                return true;
+            }
+            at = place.above.as_deref();
+        }
+        false
     }
 }
 
@@ -210,6 +228,7 @@ impl<'a, S: Side, T: Side> Pass<'a, S, T> {
             from,
             to: Some(to),
             metadata: None,
+            depth: 0,
             left: Cell::new(1),
         });
         let mut waiting = vec![Job::Entry(top, Item { name, metadata: None }, to_name)];
@@ -393,6 +412,11 @@ impl<'a, S: Side, T: Side> Pass<'a, S, T> {
             self.progress.notes.add(EntryError::new(self.shown(place, name.to_bytes()), "not copying", why));
             return Ok(Vec::new());
         }
+        let depth = place.depth + 1;
+        // A damaged namespace may lead in a circle. To look for it at some depths alone finds each in the end.
+        if depth >= LOOP_DEPTH_MIN && depth.is_power_of_two() && place.is_within(&metadata) {
+            return Err(Halt::Failed(COPY, Cause::Other("it is below itself")));
+        }
         let from = self.source.enter(&place.from, name).await.map_err(failed("cannot open the directory"))?;
         let extended = self.source.extended(&place.from, name).await.map_err(failed(READ))?;
         let there = match &place.to {
@@ -445,6 +469,7 @@ impl<'a, S: Side, T: Side> Pass<'a, S, T> {
             from,
             to,
             metadata: Some((metadata, extended)),
+            depth,
             left: Cell::new(1),
         };
         Ok(vec![Job::List(Rc::new(directory), None)])
