@@ -361,9 +361,6 @@ fn where_the_copy_is_made() {
     assert_eq!(fs::read_dir(at("into")).unwrap().count(), 3);
 
     run("source", "source").failed(2, &["are the same"]);
-    for (from, to) in [("nacre:/results", "here"), ("/tmp", "nacre:/results")] {
-        copy(&[OsStr::new(from), OsStr::new(to)]).failed(2, &["nacre mount DIR", "nacre fs put --recursive"]);
-    }
     run("source", "source/inner/copy").failed(2, &["into itself"]);
     run("source", "link/copy").failed(2, &["into itself"]);
     run("source", "link").failed(2, &["symbolic link"]);

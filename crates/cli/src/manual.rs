@@ -435,6 +435,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre walk /lustre --ost 7 --list", "list the files on one object storage target of Lustre"),
             ("nacre walk /scratch --index scratch.sqlite", "store the sweep as a database"),
             ("nacre walk /scratch --index scratch.parquet", "store it for DuckDB, pandas and Spark"),
+            ("nacre walk nacre:/results --top 20", "show the largest files in the namespace of a store"),
         ],
     ),
     (
@@ -462,6 +463,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre copy /data /backup/", "copy a tree to /backup/data, or continue such a copy"),
             ("nacre copy --verify --fsync /data /backup/", "sync the copy to disk, and compare it"),
             ("nacre copy --prune .git project /backup/", "leave out everything of this name"),
+            ("nacre copy project nacre:/projects/", "copy a tree into the namespace of a store"),
             (
                 "nacre copy --mirror --dry-run /data /mirror",
                 "count the changes that would make /mirror a mirror",
