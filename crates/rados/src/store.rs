@@ -23,12 +23,14 @@ use tokio::sync::oneshot;
 use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
 use crate::compact::CompactionReport;
 use crate::driver::Driver;
-use crate::error::{Attempt, call_failed, errno, newer, no_library, not_opened, of_object, pool_gone};
-use crate::index::{IndexState, Mark};
+use crate::error::{Attempt, call_failed, errno, index_failed, newer, no_library, not_opened, of_object, pool_gone};
+use crate::index::IndexState;
 use crate::limit::{HARD_MAX, object_bytes_max};
+use crate::mark::{Mark, Marker};
 use crate::name::{object_id, object_name};
 use crate::native;
 use crate::program::{Program, ProgramRun};
+use crate::purge::{PurgeOptions, PurgeReport};
 use crate::record::{Changed, Token};
 use crate::reply::{self, corrupt};
 use crate::request;
@@ -79,6 +81,7 @@ pub(crate) struct Inner {
     pub(crate) location: Location,
     knowledge: Knowledge,
     tokens: Tokens,
+    pub(crate) marker: Arc<Marker>,
     pub(crate) index: IndexState,
     /// True if this user's calls are refused, or the OSDs run none: reads are then assembled from RADOS' own.
     calls_denied: AtomicBool,
@@ -88,7 +91,7 @@ pub(crate) struct Inner {
     pub(crate) by_text: AtomicBool,
     /// The maximum number of bytes that the OSDs let one object have, once they have told it.
     object_bytes_max: OnceLock<u64>,
-    watching: Watching,
+    pub(crate) watching: Watching,
 }
 
 /// A generator of the tokens of changes: 64 random bits of this connection, and a count, which never has 64 bits.
@@ -165,6 +168,21 @@ impl RadosStore {
     /// [`ErrorKind::Unsupported`] if this user may not call the class.
     pub async fn compact(&self, progress: impl FnMut(u64, u64)) -> Result<CompactionReport, StoreError> {
         self.0.inner().connected().await?.compact_all(progress).await
+    }
+
+    /// Takes away what removed objects leave behind: their headers, and their entries in the index of names. Objects of which there
+    /// is no trace look from then on as if they had been removed at the floor, and begin above it when they are made. Clients
+    /// may go on meanwhile, but for those of versions that know no floors. `progress` gets the number of objects that are done,
+    /// and of all objects.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the index of names cannot be completed: a newer version made it, say.
+    pub async fn purge(
+        &self,
+        options: PurgeOptions,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<PurgeReport, StoreError> {
+        self.0.inner().connected().await?.purge(options, progress).await
     }
 
     /// Runs a program on an object, in its OSD: as one operation, with all that it changes.
@@ -286,7 +304,7 @@ impl Lazy {
 }
 
 /// Starts a thread for what blocks in librados.
-fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
     let started = std::thread::Builder::new().spawn(work).map(drop);
     started.map_err(|error| {
         StoreError::new(ErrorKind::Io, format!("cannot start a thread for librados: {error}"))
@@ -419,12 +437,14 @@ impl Inner {
     fn new(pool: Pool, location: Location) -> Self {
         tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
         let (knowledge, tokens) = (Knowledge::new(), Tokens::new());
-        let watching = Watching::new(pool.clone(), &location);
+        let marker = Arc::new(Marker::new(pool.clone(), location.clone()));
+        let watching = Watching::new(pool.clone(), &location, Arc::clone(&marker));
         Self {
             pool,
             location,
             knowledge,
             tokens,
+            marker,
             index: IndexState::default(),
             calls_denied: AtomicBool::new(false),
             chunks: RwLock::default(),
@@ -434,7 +454,31 @@ impl Inner {
         }
     }
 
+    /// Applies a transaction. What it says of an object without a trace is what the floor was from before the first look at the
+    /// object until after the last one: no later floor, above which such an object might not begin, and no earlier one, below
+    /// which the object may have been removed.
     async fn apply(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
+        let mut floor = self.marker.floor(object).shown;
+        loop {
+            let outcome = self.apply_once(object, transaction).await?;
+            let version = match &outcome {
+                Outcome::Done(done) if done.existed || !transaction.writes.is_empty() => return Ok(outcome),
+                Outcome::Done(done) => done.version,
+                Outcome::Refused(refusal) => refusal.version,
+            };
+            if version != floor && self.marker.floor(object).shown == floor {
+                return Ok(outcome);
+            }
+            let now = self.marker.floor_now(object).await.map_err(|error| self.context(error, object))?;
+            if now.shown == floor {
+                return Ok(outcome);
+            }
+            // Nothing was changed so far.
+            floor = now.shown;
+        }
+    }
+
+    async fn apply_once(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
         let name = object_name(object);
         let known = self.knowledge.of(object);
         if transaction.writes.is_empty() {
@@ -501,7 +545,8 @@ impl Inner {
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
         while !self.calls_denied.load(Ordering::Relaxed) {
-            let call = request::Call { token: &Token::default(), expected: None, marked: false };
+            let floor = self.marker.floor(object);
+            let call = request::Call { token: &Token::default(), expected: None, marked: false, floor };
             match self.evaluate(object, name, transaction, call, Attempt::Read).await? {
                 Called::Unchanged(reply::Reply::Exhausted) => break,
                 Called::Unchanged(reply) => return self.conclude(object, reply),
@@ -596,9 +641,9 @@ impl Inner {
         let mut compacted = false;
         let mut tried = false;
         loop {
-            if mark.is_some()
+            if let Some(mark) = mark.as_ref()
                 && !std::mem::replace(&mut tried, true)
-                && let Some(changed) = self.make_natively(object, name, known, transaction).await?
+                && let Some(changed) = self.make_natively(object, name, known, transaction, mark.floor).await?
             {
                 let Changed { version, existed, .. } = changed;
                 let done = Done { version, existed, answers: Vec::new() };
@@ -606,7 +651,9 @@ impl Inner {
             }
             let (token, expected) = (self.tokens.next(), held.as_ref().map(|(version, _)| *version));
             let under_way = CallUnderWay::begin(known);
-            let call = request::Call { token: &token, expected, marked: mark.is_some() };
+            // With a mark, the floor is the one that the mark stands for, and may be no other.
+            let floor = mark.as_ref().map_or_else(|| self.marker.floor(object), |mark| mark.floor);
+            let call = request::Call { token: &token, expected, marked: mark.is_some(), floor };
             let called = self.evaluate(object, name, transaction, call, Attempt::Write).await;
             let changed = matches!(called, Ok(Called::Changed(_)));
             under_way.end(changed.then_some(token), write::bounds_found(transaction));
@@ -740,7 +787,7 @@ impl Inner {
             self.by_text.store(true, Ordering::Relaxed);
             return Ok(Called::Lost);
         }
-        match reply::decode(transaction, output) {
+        match reply::decode(transaction, output, call.floor.shown) {
             Some(reply) => reply.map(Called::Unchanged).map_err(|error| self.context(error, object)),
             None => Err(self.context(StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"), object)),
         }
@@ -851,21 +898,7 @@ impl Inner {
 
     /// Returns the error for an operation on all of the pool, or on the index of names, that ended with a negative code.
     pub(crate) fn index_failed(&self, code: i32) -> StoreError {
-        let Location { id, pool, .. } = &self.location;
-        match -code {
-            errno::ENOENT if !self.pool.exists() => self.pool_is_gone(),
-            errno::EPERM | errno::EACCES => {
-                let text = format!(
-                    "listing pool \"{pool}\": client.{id} may not do that: it needs at least the capabilities mon \
-                     'allow r' and osd 'allow r pool={pool}', with the namespace if they name one"
-                );
-                StoreError::new(ErrorKind::Denied, text)
-            }
-            _ => {
-                let why = std::io::Error::from_raw_os_error(-code);
-                StoreError::new(ErrorKind::Unavailable, format!("listing pool \"{pool}\": {why}"))
-            }
-        }
+        index_failed(code, self.pool.exists(), &self.location)
     }
 
     /// Returns a token that no change of any client has.

@@ -13,7 +13,7 @@
 mod watch;
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr;
@@ -97,6 +97,7 @@ library! {
     rados_create_read_op: fn() -> Raw;
     rados_release_read_op: fn(Raw);
     rados_read_op_cmpxattr: fn(Raw, *const c_char, u8, *const c_char, usize);
+    rados_read_op_stat: fn(Raw, *mut u64, *mut c_long, *mut c_int);
     rados_read_op_getxattrs: fn(Raw, *mut Raw, *mut c_int);
     rados_getxattrs_next: fn(Raw, *mut *const c_char, *mut *const c_char, *mut usize) -> c_int;
     rados_getxattrs_end: fn(Raw);
@@ -508,6 +509,8 @@ pub(crate) enum ReadStep<'a> {
     IfXattr(&'a CStr, &'a [u8]),
     /// All attributes.
     Xattrs,
+    /// The time of the last change, by the clock of the client that made it.
+    Time,
     /// Bytes.
     Bytes { offset: u64, len: usize },
     /// Entries of the omap after a key, beginning with a prefix.
@@ -531,6 +534,9 @@ impl ReadStep<'_> {
                 }
                 (ReadStep::Xattrs, Slot::Xattrs { iterator, code }) => {
                     (library.rados_read_op_getxattrs)(op, iterator, code);
+                }
+                (ReadStep::Time, Slot::Time { size, time, code }) => {
+                    (library.rados_read_op_stat)(op, size, time, code);
                 }
                 (ReadStep::Bytes { offset, .. }, Slot::Bytes { buffer, len, code }) => {
                     let bytes = buffer.as_mut_ptr().cast();
@@ -661,6 +667,7 @@ const NO_REPLY: c_int = c_int::MIN;
 enum Slot {
     Nothing,
     Xattrs { iterator: Raw, code: c_int },
+    Time { size: u64, time: c_long, code: c_int },
     Bytes { buffer: Vec<u8>, len: usize, code: c_int },
     Omap { iterator: Raw, more: c_uchar, code: c_int },
     Call { output: *mut c_char, len: usize, code: c_int },
@@ -672,6 +679,7 @@ impl Slot {
         match step {
             ReadStep::IfXattr(..) => Slot::Nothing,
             ReadStep::Xattrs => Slot::Xattrs { iterator: ptr::null_mut(), code: 0 },
+            ReadStep::Time => Slot::Time { size: 0, time: 0, code: 0 },
             ReadStep::Bytes { len, .. } => Slot::Bytes { buffer: vec![0; *len], len: 0, code: 0 },
             ReadStep::OmapAfter { .. } | ReadStep::OmapKey(_) => {
                 Slot::Omap { iterator: ptr::null_mut(), more: 0, code: NO_REPLY }
@@ -688,6 +696,7 @@ impl Slot {
         match std::mem::replace(self, Slot::Nothing) {
             Slot::Nothing => Answer::Nothing,
             Slot::Watch(id) => Answer::Watch(id),
+            Slot::Time { time, .. } => Answer::Time(u64::try_from(time).unwrap_or(0)),
             Slot::Bytes { mut buffer, len, .. } => {
                 buffer.truncate(len);
                 Answer::Bytes(buffer.into())
@@ -772,6 +781,8 @@ pub(crate) enum Answer {
     Pairs { pairs: Vec<(Bytes, Bytes)>, more: bool },
     /// The id of a watch.
     Watch(u64),
+    /// A time in seconds since 1970.
+    Time(u64),
 }
 
 impl Answer {
