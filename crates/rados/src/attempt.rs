@@ -122,7 +122,12 @@ impl Inner {
     /// Returns whether a native write that failed, because the object was not as it was known to be, has taken effect all the same:
     /// librados sent it again, to an OSD that did not remember it. The header then has the write's own token, which nobody else
     /// uses. Where another change followed before it was sent again, the header no longer tells.
-    async fn has_made(&self, object: &ObjectId, name: &CStr, write: &NativeWrite) -> Result<bool, StoreError> {
+    async fn has_made(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        write: &NativeWrite,
+    ) -> Result<bool, StoreError> {
         let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
         match self.header(object, completed) {
             Ok((header, _)) => Ok(write.has_left(&header)),

@@ -553,7 +553,12 @@ fn a_chunk_that_another_lua_compiled_is_refused_and_its_text_is_run() {
 }
 
 /// Makes a call of a transaction with a token of the caller's, and returns what it changed.
-fn call_with(store: &Emulated, object: &ObjectId, transaction: &Transaction, token: &Token) -> Option<Changed> {
+fn call_with(
+    store: &Emulated,
+    object: &ObjectId,
+    transaction: &Transaction,
+    token: &Token,
+) -> Option<Changed> {
     let sections = request::sections(transaction, false);
     let call = Call { token, expected: None, marked: true, floor: store.floor };
     let request = request::encode(transaction, call);
@@ -618,13 +623,15 @@ fn objects_without_a_trace_show_the_floor_and_begin_above_it() {
     let natively = Emulated { floor, ..Emulated::new(true) };
     let (object, all) = (ObjectId::try_from("o").unwrap(), ByteRange::new(0, 100));
     let (fork, key) = (Fork::DEFAULT, Key::try_from("key").unwrap());
-    let done = |store: &Emulated, object: &ObjectId, transaction: &Transaction| {
-        match block_on(store.apply(object, transaction.clone())).unwrap() {
-            Outcome::Done(done) => Some(done),
-            Outcome::Refused(refusal) => {
-                assert_eq!(refusal.version, 10);
-                None
-            }
+    let done = |store: &Emulated, object: &ObjectId, transaction: &Transaction| match block_on(
+        store.apply(object, transaction.clone()),
+    )
+    .unwrap()
+    {
+        Outcome::Done(done) => Some(done),
+        Outcome::Refused(refusal) => {
+            assert_eq!(refusal.version, 10);
+            None
         }
     };
     let look = Transaction::new().read_range(fork.clone(), all).read(ReadOp::Stat);
@@ -657,10 +664,12 @@ fn objects_without_a_trace_show_the_floor_and_begin_above_it() {
         let object = ObjectId::try_from(&format!("o{number}")[..]).unwrap();
         let outcomes = [&by_calls, &natively].map(|store| done(store, &object, &transaction));
         assert_eq!(outcomes[0], outcomes[1], "{transaction:?}");
-        assert_eq!(outcomes[0].as_ref().map(|done| (done.version, done.existed)), version.map(|at| (at, false)));
-        let headers = [&by_calls, &natively].map(|store| {
-            store.header(&object).map(|header| Header { author: Author::default(), ..header })
-        });
+        assert_eq!(
+            outcomes[0].as_ref().map(|done| (done.version, done.existed)),
+            version.map(|at| (at, false))
+        );
+        let headers = [&by_calls, &natively]
+            .map(|store| store.header(&object).map(|header| Header { author: Author::default(), ..header }));
         assert_eq!(headers[0], headers[1], "{transaction:?}");
         assert_eq!(headers[0].map(|header| header.tombstone_version), version.map(|_| 10));
         by_calls.audit(&object);
@@ -668,7 +677,8 @@ fn objects_without_a_trace_show_the_floor_and_begin_above_it() {
     assert!(natively.natives.load(Ordering::Relaxed) >= 8, "they have native forms");
     // What is not written has the version of the floor still, and the next change goes on from there.
     let object = ObjectId::try_from("o0").unwrap();
-    let found = done(&natively, &object, &Transaction::new().read_range(fork.clone(), ByteRange::new(0, 5))).unwrap();
+    let found =
+        done(&natively, &object, &Transaction::new().read_range(fork.clone(), ByteRange::new(0, 5))).unwrap();
     assert!(matches!(&found.answers[..], [Answer::Range(range)] if range.version == 10));
     assert_eq!(done(&natively, &object, &write()).unwrap().version, 22);
 }

@@ -37,7 +37,7 @@ const STEP_MAX: u64 = 1 << 22;
 /// The maximum number of objects that are taken away side by side.
 const GROUP_MAX: usize = 64;
 /// The time for which marks in a shard are waited for, before its objects are left to the next purge.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(3);
 /// The time between two looks at them.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -147,7 +147,8 @@ impl Inner {
         // Entries that say that there is no object: what is left of them below has nothing but the entry.
         let mut removed: BTreeMap<ObjectId, u64> = BTreeMap::new();
         self.each_entry(number, |entry| {
-            if let Some(Existence { version, exists: false }) = entry.fact.filter(|_| entry.marks.is_empty()) {
+            if let Some(Existence { version, exists: false }) = entry.fact.filter(|_| entry.marks.is_empty())
+            {
                 removed.insert(entry.object, version);
             }
         })

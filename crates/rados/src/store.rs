@@ -23,7 +23,9 @@ use tokio::sync::oneshot;
 use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
 use crate::compact::CompactionReport;
 use crate::driver::Driver;
-use crate::error::{Attempt, call_failed, errno, index_failed, newer, no_library, not_opened, of_object, pool_gone};
+use crate::error::{
+    Attempt, call_failed, errno, index_failed, newer, no_library, not_opened, of_object, pool_gone,
+};
 use crate::index::IndexState;
 use crate::limit::{HARD_MAX, object_bytes_max};
 use crate::mark::{Mark, Marker};
@@ -643,7 +645,8 @@ impl Inner {
         loop {
             if let Some(mark) = mark.as_ref()
                 && !std::mem::replace(&mut tried, true)
-                && let Some(changed) = self.make_natively(object, name, known, transaction, mark.floor).await?
+                && let Some(changed) =
+                    self.make_natively(object, name, known, transaction, mark.floor).await?
             {
                 let Changed { version, existed, .. } = changed;
                 let done = Done { version, existed, answers: Vec::new() };
