@@ -14,6 +14,7 @@
 
 #![deny(unsafe_code)]
 
+mod apply;
 mod attempt;
 mod cache;
 mod compact;
