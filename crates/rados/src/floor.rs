@@ -13,8 +13,8 @@
 //! the second version of that floor, until the mark is gone; and no version that the object ever had is above the first one, because
 //! nobody purges an object that has a mark.
 //!
-//! The master, a RADOS object of its own, keeps a version that no floor is above: for shards that are made anew, because somebody
-//! has removed the index.
+//! The master, a RADOS object of its own, keeps for each shard a version that is not below what the shard lets objects show: for
+//! shards that are made anew, because somebody has removed the index.
 
 use std::ffi::CStr;
 
@@ -24,10 +24,14 @@ use crate::record::checksum;
 
 /// The key of the floor in the omap of a shard. Those of entries and marks begin with another letter.
 pub(crate) const KEY: &[u8] = b"f";
-/// The RADOS object that is the master, and its attribute.
+/// The RADOS object that is the master: its omap has a floor for each shard of which something was purged.
 pub(crate) const MASTER: &CStr = c"nacre-floor";
-pub(crate) const STATE: &CStr = c"nacre-floor";
 const FORMAT: u8 = 1;
+
+/// Returns the key of a shard's floor in the master.
+pub(crate) fn master_key(shard: usize) -> Vec<u8> {
+    format!("{shard:02}").into_bytes()
+}
 
 /// The floor of a shard of the index. Where nothing was ever purged, it is 0, and none is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -37,7 +37,8 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::error::errno;
-use crate::mark::{MARK, Mark, decode_mark, encode_mark, now, shard_steps};
+use crate::floor::Floor;
+use crate::mark::{FLAGS, MARK, Mark, decode_mark, encode_mark, now, shard_steps};
 use crate::name::{behind, keyed, object_name, unescaped};
 use crate::read::header_of;
 use crate::record::{Header, checksum};
@@ -329,18 +330,18 @@ impl Inner {
             WriteStep::SetOmap(&mark.entry, &fact),
             WriteStep::RemoveOmap(&mark.key),
         ];
-        self.pool.write(&mark.shard, &steps, flag::FULL_TRY | flag::FULL_FORCE)
+        self.pool.write(&mark.shard, &steps, FLAGS)
     }
 
-    /// Writes a fact into an entry, unless it says this already or a later fact, and takes a mark away, if one is given. The
-    /// entry is read, and the versions are compared here. Returns 0 or more, or a negative errno: ENOENT if there is no shard.
-    /// It is not made anew here, because the root may say that the index is complete.
+    /// Writes a fact into an entry, unless it says this already or a later fact, and takes a mark away, if one is given. The entry is
+    /// read, and the versions are compared here. Returns 0 or more, or a negative errno: ENOENT if there is no shard. It is not made
+    /// anew here, because the root may say that the index is complete.
     ///
     /// Where the mark is gone, somebody else has settled it, and nothing is written: the object may have been removed and purged
     /// since, so that there is no later fact any more that a late one would be compared with.
     async fn raise_fact(&self, shard: &CStr, entry: &[u8], fact: Existence, mark: Option<&[u8]>) -> i32 {
         let record = fact.encode();
-        let flags = if mark.is_some() { flag::FULL_TRY | flag::FULL_FORCE } else { flag::FULL_TRY };
+        let flags = if mark.is_some() { FLAGS } else { flag::FULL_TRY };
         loop {
             let mut looks = vec![ReadStep::OmapKey(entry)];
             looks.extend(mark.map(ReadStep::OmapKey));
@@ -599,10 +600,11 @@ impl Inner {
 
     /// Makes all shards, so that one that is not there is known to have been removed.
     async fn make_shards(&self) -> Result<(), StoreError> {
-        let floor = self.marker.master().await?.encode();
-        let steps = shard_steps(&floor);
-        let make = |shard| self.pool.write(&shard_name(shard), &steps, flag::FULL_TRY);
-        let made: Vec<Operation> = (0..SHARDS).map(make).collect();
+        let floors = self.marker.masters().await?.into_iter().enumerate();
+        let make = |(shard, floor): (usize, Floor)| {
+            self.pool.write(&shard_name(shard), &shard_steps(&floor.encode()), flag::FULL_TRY)
+        };
+        let made: Vec<Operation> = floors.map(make).collect();
         for made in made {
             let code = made.await.code;
             if code < 0 && code != -errno::EEXIST {
@@ -615,9 +617,8 @@ impl Inner {
     /// Looks again at objects of which entries were written that had none: one that was removed and purged since the first look
     /// has left no later fact which would have kept that of the first look out.
     async fn take_in_purges(&self, shard: usize, corrections: &[Correction]) -> Result<(), StoreError> {
-        let listed: Vec<&Correction> =
-            corrections.iter().filter(|correction| correction.fact.exists).collect();
-        let objects: Vec<&ObjectId> = listed.iter().map(|correction| &correction.object).collect();
+        let listed: Vec<&Correction> = corrections.iter().filter(|of| of.fact.exists).collect();
+        let objects: Vec<&ObjectId> = listed.iter().map(|of| &of.object).collect();
         for (Correction { object, fact, .. }, found) in listed.into_iter().zip(self.facts(&objects).await?) {
             if found.version == 0 && !found.exists {
                 let gone = Existence { version: fact.version + 1, exists: false };

@@ -30,6 +30,8 @@ pub(crate) const MARK: [u8; 2] = [1, 1];
 pub(crate) const FLAGS: i32 = flag::FULL_TRY | flag::FULL_FORCE;
 /// The maximum number of times that a mark, or a floor, is tried to be set because the floor turns out to be another.
 const ATTEMPTS_MAX: u32 = 16;
+/// The number of attempts after which an earlier floor than this client knows is believed.
+const EARLIER_AFTER: u32 = 4;
 
 /// A mark that this client has set.
 pub(crate) struct Mark {
@@ -123,14 +125,16 @@ impl Marker {
         floor
     }
 
-    /// Reads the floor of a shard. One that has none, because it was made anew by somebody who does not know floors, gets one.
+    /// Reads the floor of a shard. One that has lost it, because it was made anew by somebody who does not know floors, gets that of
+    /// the master.
     pub(crate) async fn read_floor(&self, shard: usize) -> Result<Floor, StoreError> {
         let name = shard_name(shard);
+        let mut lost = None;
         for _ in 0..ATTEMPTS_MAX {
             let known = self.floors.lock()[shard];
             let reading = self.pool.read(&name, &[ReadStep::OmapKey(floor::KEY)], 0);
             // Where nothing was purged, as far as is known, the master is wanted in any case.
-            let master = (known == Floor::default()).then(|| self.read_master());
+            let master = (known == Floor::default()).then(|| self.read_master(shard));
             let read = reading.await;
             let is_there = match -read.code {
                 code if code <= 0 => true,
@@ -143,10 +147,17 @@ impl Marker {
             }
             let master = match master {
                 Some(master) => self.decode_master(master.await)?,
-                None => self.master().await?,
+                None => self.master(shard).await?,
             };
             let floor = Floor::at(master.start.max(known.start));
-            if floor == Floor::default() || !is_there {
+            if floor == Floor::default() {
+                return Ok(floor);
+            }
+            // The master gets a floor after the shard has got one. So the shard has lost it, if it has none after this look.
+            if lost.replace(floor).is_none() {
+                continue;
+            }
+            if !is_there {
                 return Ok(self.saw(shard, floor));
             }
             let record = floor.encode();
@@ -162,14 +173,24 @@ impl Marker {
         Err(self.busy(&name))
     }
 
-    /// Returns the version that no floor is above, as a floor; 0 if nothing was ever purged.
-    pub(crate) async fn master(&self) -> Result<Floor, StoreError> {
-        let read = self.read_master().await;
+    /// Returns what the master says of a shard: 0 if nothing of it was ever purged.
+    async fn master(&self, shard: usize) -> Result<Floor, StoreError> {
+        let read = self.read_master(shard).await;
         self.decode_master(read)
     }
 
-    fn read_master(&self) -> Operation {
-        self.pool.read(floor::MASTER, &[ReadStep::Xattrs], 0)
+    /// Returns what the master says of all shards.
+    pub(crate) async fn masters(&self) -> Result<Vec<Floor>, StoreError> {
+        let reads: Vec<Operation> = (0..SHARDS).map(|shard| self.read_master(shard)).collect();
+        let mut floors = Vec::with_capacity(SHARDS);
+        for read in reads {
+            floors.push(self.decode_master(read.await)?);
+        }
+        Ok(floors)
+    }
+
+    fn read_master(&self, shard: usize) -> Operation {
+        self.pool.read(floor::MASTER, &[ReadStep::OmapKey(&floor::master_key(shard))], 0)
     }
 
     fn decode_master(&self, read: Completed) -> Result<Floor, StoreError> {
@@ -178,30 +199,29 @@ impl Marker {
             errno::ENOENT => return Ok(Floor::default()),
             code => return Err(self.failed(-code)),
         }
-        let attributes = read.answers.into_iter().next().map(|answer| answer.into_pairs().0);
-        let attributes = attributes.unwrap_or_default();
-        let stored = attributes.iter().find(|(name, _)| name == floor::STATE.to_bytes());
-        let Some((_, stored)) = stored else { return Ok(Floor::default()) };
-        Floor::decode(stored).ok_or_else(|| unsound(floor::MASTER))
+        let stored = first_value(read).unwrap_or_default();
+        Floor::decode(&stored).ok_or_else(|| unsound(floor::MASTER))
     }
 
-    /// Raises the version that no floor is above.
-    pub(crate) async fn raise_master(&self, version: u64) -> Result<(), StoreError> {
+    /// Has the master keep a version for a shard, if it keeps an earlier one.
+    pub(crate) async fn raise_master(&self, shard: usize, version: u64) -> Result<(), StoreError> {
+        let key = floor::master_key(shard);
         for _ in 0..ATTEMPTS_MAX {
-            let found = self.master().await?;
+            let found = self.master(shard).await?;
             if found.start >= version {
                 return Ok(());
             }
             let (before, after) = (found.encode(), Floor::at(version).encode());
-            let condition = match &before[..] {
-                [] => WriteStep::CreateNew,
-                before => WriteStep::IfXattr(floor::STATE, before),
-            };
-            let steps = [condition, WriteStep::SetXattr(floor::STATE, &after)];
-            match -self.pool.write(floor::MASTER, &steps, flag::FULL_TRY).await.code {
-                code if code <= 0 => return Ok(()),
-                errno::ECANCELED | errno::EEXIST | errno::ENOENT => {}
-                code => return Err(self.failed(-code)),
+            let steps = [WriteStep::IfOmapEqual(&key, &before), WriteStep::SetOmap(&key, &after)];
+            let mut code = self.pool.write(floor::MASTER, &steps, flag::FULL_TRY).await.code;
+            if code >= 0 {
+                return Ok(());
+            }
+            if code == -errno::ENOENT {
+                code = self.pool.write(floor::MASTER, &[WriteStep::Create], flag::FULL_TRY).await.code;
+            }
+            if code < 0 && code != -errno::ECANCELED {
+                return Err(self.failed(code));
             }
         }
         Err(self.busy(floor::MASTER))
@@ -234,7 +254,7 @@ impl Marker {
         let value = encode_mark(now(), None);
         let after = CString::new(&entry[..]).unwrap_or_default();
         let marks = CString::new([&entry[..], &MARK].concat()).unwrap_or_default();
-        for _ in 0..ATTEMPTS_MAX {
+        for attempt in 0..ATTEMPTS_MAX {
             let floor = self.floors.lock()[number];
             let stored = floor.encode();
             let steps = [WriteStep::IfOmapEqual(floor::KEY, &stored), WriteStep::SetOmap(&key, &value)];
@@ -258,7 +278,11 @@ impl Marker {
                     return Ok(Mark { shard, entry, key, value, before, floor });
                 }
                 errno::ECANCELED => {
-                    self.read_floor(number).await?;
+                    let found = self.read_floor(number).await?;
+                    // A shard that was lost may have been made anew at an earlier floor than it had.
+                    if attempt >= EARLIER_AFTER {
+                        self.floors.lock()[number] = found;
+                    }
                 }
                 errno::ENOENT => {
                     pool_is_there(&self.pool, &self.location, object)?;
@@ -284,7 +308,7 @@ impl Marker {
         if code < 0 {
             return Ok(code);
         }
-        let floor = self.master().await?.encode();
+        let floor = self.master(number).await?.encode();
         let code = self.pool.write(&shard_name(number), &shard_steps(&floor), FLAGS).await.code;
         Ok(if code == -errno::EEXIST { 0 } else { code })
     }

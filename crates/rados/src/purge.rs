@@ -2,7 +2,7 @@
 //!
 //! Clients go on meanwhile. For each shard of the index, the purge
 //!
-//! 1. raises the version above which objects begin that are made (module `floor`): first in the master, then in the shard;
+//! 1. raises the version above which objects begin that are made (module `floor`), in the shard and then in the master;
 //! 2. waits until the marks are gone that were set before, because their owners make objects that begin lower;
 //! 3. lets the version follow that objects show of which there is no trace;
 //! 4. looks for marks of the objects, and leaves those that have one: whoever set it may have set it before step 3;
@@ -254,7 +254,6 @@ impl Inner {
             return Ok(true);
         }
         while floor.start < wanted {
-            self.marker.raise_master(wanted).await?;
             let next = Floor { start: wanted, ..floor };
             floor = match self.marker.replace_floor(number, floor, next).await? {
                 true => next,
@@ -263,6 +262,7 @@ impl Inner {
         }
         // Whoever sets a mark from here on begins above this.
         let reached = floor.start;
+        self.marker.raise_master(number, reached).await?;
         let until = Instant::now() + PATIENCE;
         let mut earlier = self.marks(number).await?;
         while !earlier.is_empty() {

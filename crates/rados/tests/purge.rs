@@ -206,7 +206,7 @@ fn a_purge_that_ends_at_any_step_leaves_a_sound_pool() {
     }
     for client in [&store, &open(&uri)] {
         let never = done(client, "never", look());
-        assert!(!never.existed && never.version == report.floor, "{never:?}");
+        assert!(!never.existed && never.version <= report.floor, "{never:?}");
         let made = done(client, "a", write()).version;
         assert!(made > floor + 4, "versions went back to {made}");
         done(client, "a", remove());
