@@ -64,7 +64,6 @@ pub(crate) const LOOKS_MAX: usize = 128;
 const FILLED_MAX: usize = 128;
 /// The maximum number of entries that are asked of a shard at once.
 pub(crate) const PAGE_MAX: usize = 512;
-
 /// The maximum number of times that a listing begins anew because the index turned out to be incomplete.
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -620,8 +619,8 @@ impl Inner {
         let listed: Vec<&Correction> = corrections.iter().filter(|of| of.fact.exists).collect();
         let objects: Vec<&ObjectId> = listed.iter().map(|of| &of.object).collect();
         for (Correction { object, fact, .. }, found) in listed.into_iter().zip(self.facts(&objects).await?) {
-            if found.version == 0 && !found.exists {
-                let gone = Existence { version: fact.version + 1, exists: false };
+            if !found.exists {
+                let gone = Existence { version: found.version.max(fact.version + 1), exists: false };
                 let code = self.raise_fact(&shard_name(shard), &entry_key(object), gone, None).await;
                 if code < 0 {
                     return Err(self.index_failed(code));

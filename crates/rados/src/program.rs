@@ -35,9 +35,9 @@ pub struct Program {
 impl Program {
     /// Creates a program of two texts. The first stands before everything else, and sees nothing of it. The second sees all
     /// local names of `extent.lua`, and defines the local function `method`, which first calls `begin()`: that says whether the
-    /// index has a mark, and whether the call took effect before, so that `changed()` is to be returned. Then comes the request. It returns an
-    /// answer of which the first byte is 32 or more, and changes nothing; or what `conclude` returned, and up to 15 bytes
-    /// behind that.
+    /// index has a mark, and whether the call took effect before, so that `changed()` is to be returned. Then comes the
+    /// request. It returns an answer of which the first byte is 32 or more, and changes nothing; or what `conclude` returned,
+    /// and up to 15 bytes behind that.
     pub fn new(before: &[u8], body: &str) -> Self {
         Self { source: script::program(before, body).into(), compiled: RwLock::new(None) }
     }

@@ -500,10 +500,10 @@ impl Follower {
 
     async fn read(&self) -> Result<Header, Failure> {
         let Shared { pool, location, marker, .. } = &*self.shared;
+        // The floor of before the look: an earlier one than that of now does no harm, a later one might.
+        let floor = marker.floor(&self.object).shown;
         let completed = pool.read(&self.name, &[ReadStep::Xattrs], 0).await;
         let code = completed.code;
-        // An earlier floor than that of now does no harm: the version is told again once the object has a header.
-        let floor = marker.floor(&self.object).shown;
         let found = header_of(pool, location, &self.object, completed, floor);
         found.map(|(header, _)| header).map_err(|error| Failure::new(code, error))
     }
