@@ -5,13 +5,13 @@
 //! of the index of names has a floor of its own, since whoever is about to make an object sets a mark there: the floor comes with it.
 //!
 //! A floor has two versions. Objects without a trace *show* the first, and those that are made begin above the second. A purge
-//! raises the second one, waits until no mark is left that was set before, and then lets the first one follow. So every object
-//! that is made begins above everything that was ever shown of it, also by a client that was stopped in between for any
-//! time, as long as its mark is there.
+//! raises the second one; gives a header, as of an object that was removed, to each object without a trace that has a mark from
+//! before; and then lets the first one follow. So every object that is made begins above everything that was ever shown of it, also by a
+//! client that was stopped in between for any time, as long as its mark is there.
 //!
-//! Invariants, for an object without a trace, and a mark that was set at a floor: nothing that anybody was shown of the object is above
-//! the second version of that floor, until the mark is gone; and no version that the object ever had is above the first one, because
-//! nobody purges an object that has a mark.
+//! Invariants, for an object that has a mark which was set at a floor: as long as the object has no trace, nothing that anybody was shown
+//! of it is above the second version of that floor; and no version that it ever had is above the first one. For nobody purges an object
+//! that has a mark.
 //!
 //! The master, a RADOS object of its own, keeps for each shard a version that is not below what the shard lets objects show: for
 //! shards that are made anew, because somebody has removed the index.

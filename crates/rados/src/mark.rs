@@ -3,7 +3,7 @@
 //!
 //! A mark is set in one operation that compares the floor of the shard (module `floor`). So it stands for the floor that its owner
 //! knows, and an owner that was stopped for long in front of it finds out. One that was stopped behind it keeps the object from
-//! being purged, and the floor from being shown, until the mark is gone.
+//! being purged until the mark is gone, and from showing a later floor.
 
 use std::ffi::{CStr, CString};
 use std::time::SystemTime;

@@ -3,7 +3,8 @@
 //! Clients go on meanwhile. For each shard of the index, the purge
 //!
 //! 1. raises the version above which objects begin that are made (module `floor`), in the shard and then in the master;
-//! 2. waits until the marks are gone that were set before, because their owners make objects that begin lower;
+//! 2. looks for marks that were set before, whose owners may be about to make objects that begin lower, and gives these objects a
+//!    trace, so that the floor is no matter of theirs any more;
 //! 3. lets the version follow that objects show of which there is no trace;
 //! 4. looks for marks of the objects, and leaves those that have one: whoever set it may have set it before step 3;
 //! 5. takes each object away, if its header is still the same, and then its entry, if that is.
@@ -11,9 +12,9 @@
 //! It may end at each step: an earlier one has raised a floor, which is then used, or taken objects away whose entries the next purge
 //! takes out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::limit::FLOOR_MAX;
@@ -27,7 +28,7 @@ use crate::mark::{FLAGS, MARK, now};
 use crate::name::object_name;
 use crate::native::HEADER;
 use crate::read::header_of;
-use crate::record::Header;
+use crate::record::{Author, Header};
 use crate::store::{Inner, spawn};
 use crate::sys::{Answer, Completed, Operation, ReadStep, WriteStep};
 
@@ -36,10 +37,8 @@ use crate::sys::{Answer, Completed, Operation, ReadStep, WriteStep};
 const STEP_MAX: u64 = 1 << 22;
 /// The maximum number of objects that are taken away side by side.
 const GROUP_MAX: usize = 64;
-/// The time for which marks in a shard are waited for, before its objects are left to the next purge.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// The time between two looks at them.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The time for which those who watch an object are waited for, if they do not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The options of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +66,7 @@ pub struct PurgeReport {
     pub recent: u64,
     /// Objects left because somebody watches them.
     pub watched: u64,
-    /// Objects left because clients were about to change them, or others that begin below the new floor.
+    /// Objects left because clients were about to make them or remove them.
     pub busy: u64,
     /// Objects left because their headers cannot be read.
     pub damaged: u64,
@@ -175,10 +174,7 @@ impl Inner {
             return Ok(());
         }
         let Some(wanted) = candidates.iter().map(|candidate| candidate.version).max() else { return Ok(()) };
-        if !self.raise_floor(number, wanted).await? {
-            report.busy += candidates.len() as u64;
-            return Ok(());
-        }
+        self.raise_floor(number, wanted).await?;
         for group in candidates.chunks(GROUP_MAX) {
             self.purge_group(number, group, report).await?;
         }
@@ -239,19 +235,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns the keys of all marks in a shard.
-    async fn marks(&self, number: usize) -> Result<BTreeSet<Bytes>, StoreError> {
-        let mut marks = BTreeSet::new();
-        self.each_entry(number, |entry| marks.extend(entry.marks.into_iter().map(|(key, _)| key))).await?;
-        Ok(marks)
-    }
-
-    /// Raises the floor of a shard, so that objects without a trace show at least a version. Returns false if marks do not go that
-    /// were set before.
-    async fn raise_floor(&self, number: usize, wanted: u64) -> Result<bool, StoreError> {
+    /// Raises the floor of a shard, so that objects without a trace show at least a version.
+    async fn raise_floor(&self, number: usize, wanted: u64) -> Result<(), StoreError> {
         let mut floor = self.marker.read_floor(number).await?;
         if floor.shown >= wanted {
-            return Ok(true);
+            return Ok(());
         }
         while floor.start < wanted {
             let next = Floor { start: wanted, ..floor };
@@ -263,16 +251,7 @@ impl Inner {
         // Whoever sets a mark from here on begins above this.
         let reached = floor.start;
         self.marker.raise_master(number, reached).await?;
-        let until = Instant::now() + PATIENCE;
-        let mut earlier = self.marks(number).await?;
-        while !earlier.is_empty() {
-            if Instant::now() >= until {
-                return Ok(false);
-            }
-            pause(PAUSE).await;
-            let left = self.marks(number).await?;
-            earlier.retain(|mark| left.contains(mark));
-        }
+        self.leave_traces(number).await?;
         while floor.shown < reached {
             let next = Floor { shown: reached, ..floor };
             floor = match self.marker.replace_floor(number, floor, next).await? {
@@ -280,7 +259,50 @@ impl Inner {
                 false => self.marker.read_floor(number).await?,
             };
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Gives those objects of a shard a header that have a mark and no trace: of an object that was removed at the version which it
+    /// shows so far. Whoever set the mark may make it at any time, above that version and below the next floor.
+    async fn leave_traces(&self, number: usize) -> Result<(), StoreError> {
+        let mut marked = Vec::new();
+        self.each_entry(number, |entry| {
+            if !entry.marks.is_empty() && !entry.object.is_remembered() {
+                marked.push(entry.object);
+            }
+        })
+        .await?;
+        for chunk in marked.chunks(LOOKS_MAX) {
+            let steps = [ReadStep::Xattrs];
+            let looks: Vec<Operation> =
+                chunk.iter().map(|object| self.pool.read(&object_name(object), &steps, 0)).collect();
+            for (object, look) in chunk.iter().zip(looks) {
+                match -look.await.code {
+                    code if code <= 0 => {}
+                    errno::ENOENT => self.leave_trace(object).await?,
+                    code => return Err(failed(-code, Attempt::Read, &self.location, object)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an object a header that has none. Like everybody who makes something of an object without a trace, this sets a mark
+    /// first: so the version is what the object shows, whoever else purges meanwhile.
+    async fn leave_trace(&self, object: &ObjectId) -> Result<(), StoreError> {
+        let mark = self.mark(object).await?;
+        let header = Header { author: Author::Token(self.token()), ..Header::absent(mark.floor.shown) };
+        let record = header.encode();
+        let steps = [WriteStep::CreateNew, WriteStep::SetXattr(HEADER, &record)];
+        let code = self.pool.write(&object_name(object), &steps, FLAGS).await.code;
+        // Where the outcome is not known, the mark is left to the listings.
+        if code != -errno::ETIMEDOUT {
+            self.unmark(&mark);
+        }
+        if code < 0 && code != -errno::EEXIST {
+            return Err(failed(code, Attempt::Read, &self.location, object));
+        }
+        Ok(())
     }
 
     /// Takes away objects of one shard, whose floor covers them, and their entries.

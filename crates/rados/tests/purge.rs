@@ -171,14 +171,25 @@ fn a_client_that_is_about_to_make_an_object_keeps_it_from_being_purged() {
     let mark = format!("na\u{1}\u{1}{:032x}", rand::random::<u128>());
     let value: Vec<u8> = std::iter::once(1).chain(u64::MAX.to_le_bytes()).collect();
     raw.rados(&["setomapval", &shard, &mark], &value);
+    // Another one is about to make one that never was: it gets a header, so that the floor is no matter of its.
+    let other = format!("nother\u{1}\u{1}{:032x}", rand::random::<u128>());
+    raw.rados(&["setomapval", &shard, &other], &value);
     let report = purge(&store);
-    assert_eq!((report.purged, report.busy, report.floor), (0, 1, 0));
+    assert_eq!((report.purged, report.busy, report.floor), (0, 1, 4));
     assert_eq!(done(&open(&uri), "a", look()).version, 4);
-    // The mark goes, and the next purge goes on from where the first one gave up.
-    raw.rados(&["rmomapkey", &shard, &mark], b"");
+    let mut left = raw.names("nacre.");
+    left.sort();
+    assert_eq!(left, ["nacre.a", "nacre.other"]);
+    let found = done(&store, "other", look());
+    assert_eq!((found.version, found.existed), (0, false));
+    // The marks go, and so does what the first purge has left.
+    for mark in [mark, other] {
+        raw.rados(&["rmomapkey", &shard, &mark], b"");
+    }
     let report = purge(&store);
-    assert_eq!((report.purged, report.busy, report.entries), (1, 0, 1));
+    assert_eq!((report.purged, report.busy, report.entries), (2, 0, 1));
     assert!(report.floor >= 4 && done(&store, "a", write()).version > 4);
+    assert_eq!(done(&store, "other", write()).version, 1);
 }
 
 #[test]
