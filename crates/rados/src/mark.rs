@@ -26,7 +26,7 @@ const FORMAT: u8 = 1;
 /// The separator in the key of a mark, between the object's name and the mark's token. No escape begins like this, so
 /// that an object's marks follow its entry, and no other entry comes between.
 pub(crate) const MARK: [u8; 2] = [1, 1];
-/// The flags of writes into the index. Where the pool is full, objects can still be removed; so must be what that takes.
+/// The flags of writes into the index. Where the pool is full, objects can still be removed and purged; so must be what that takes.
 pub(crate) const FLAGS: i32 = flag::FULL_TRY | flag::FULL_FORCE;
 /// The maximum number of times that a mark, or a floor, is tried to be set because the floor turns out to be another.
 const ATTEMPTS_MAX: u32 = 16;
@@ -213,12 +213,12 @@ impl Marker {
             }
             let (before, after) = (found.encode(), Floor::at(version).encode());
             let steps = [WriteStep::IfOmapEqual(&key, &before), WriteStep::SetOmap(&key, &after)];
-            let mut code = self.pool.write(floor::MASTER, &steps, flag::FULL_TRY).await.code;
+            let mut code = self.pool.write(floor::MASTER, &steps, FLAGS).await.code;
             if code >= 0 {
                 return Ok(());
             }
             if code == -errno::ENOENT {
-                code = self.pool.write(floor::MASTER, &[WriteStep::Create], flag::FULL_TRY).await.code;
+                code = self.pool.write(floor::MASTER, &[WriteStep::Create], FLAGS).await.code;
             }
             if code < 0 && code != -errno::ECANCELED {
                 return Err(self.failed(code));
@@ -236,7 +236,7 @@ impl Marker {
     ) -> Result<bool, StoreError> {
         let (old, new) = (before.encode(), after.encode());
         let steps = [WriteStep::IfOmapEqual(floor::KEY, &old), WriteStep::SetOmap(floor::KEY, &new)];
-        match -self.pool.write(&shard_name(shard), &steps, flag::FULL_TRY).await.code {
+        match -self.pool.write(&shard_name(shard), &steps, FLAGS).await.code {
             code if code <= 0 => {
                 self.saw(shard, after);
                 Ok(true)
