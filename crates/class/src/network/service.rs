@@ -2,7 +2,7 @@
 //!
 //! Handing a call to another thread and back costs more than most methods take, so a call runs on the connection's thread at first,
 //! for a few instructions only. If they do not suffice, nothing has happened yet: the call runs again on a thread for long methods, and
-//! later calls of the method begin there. So a method that runs for as long as its bounds allow holds up neither transactions
+//! the next calls of the method begin there. So a method that runs for as long as its bounds allow holds up neither transactions
 //! nor, as long as a thread is left, other calls; and one connection has at most half of the threads.
 
 use std::collections::HashMap;
@@ -50,6 +50,8 @@ const SHORT_READS: u32 = 64;
 const SHORT_TEXT_BYTES: usize = 32 << 10;
 /// The number of calls of a connection that may be under way there: each has memory while it waits for the store.
 const SHORT_CALLS: usize = 64;
+/// The number of calls after which a method that was long is tried there again.
+const LONG_CALLS: u32 = 100;
 /// The time that the calls of a connection run at a stretch while other connections of the thread wait.
 const SLICE: Duration = Duration::from_micros(500);
 
@@ -96,14 +98,15 @@ struct Shared {
 struct Unusual {
     /// The bytes to reserve for its output.
     output_bytes: u64,
-    /// True if it takes more than a method may on the thread of its connection.
-    is_long: bool,
+    /// The number of its next calls that begin on the threads, since one took more than it may on the thread of its connection. Another
+    /// input, or a pause of the machine, may have been the reason.
+    long_calls: u32,
 }
 
 impl Default for Unusual {
     /// Returns what is taken for granted of a method that is not known.
     fn default() -> Self {
-        Self { output_bytes: OUTPUT_BYTES, is_long: false }
+        Self { output_bytes: OUTPUT_BYTES, long_calls: 0 }
     }
 }
 
@@ -323,13 +326,16 @@ impl Drop for Pending {
 }
 
 impl Shared {
-    /// Returns what is known of a method.
+    /// Returns what is known of a method that is called.
     fn unusual(&self, received: &Received) -> Unusual {
-        let unusual = self.unusual.lock();
+        let mut unusual = self.unusual.lock();
         if unusual.is_empty() {
             return Unusual::default();
         }
-        unusual.get(&self.key(received)).copied().unwrap_or_default()
+        let Some(known) = unusual.get_mut(&self.key(received)) else { return Unusual::default() };
+        let found = *known;
+        known.long_calls = found.long_calls.saturating_sub(1);
+        found
     }
 
     /// Notes how a method is not as most are.
@@ -402,10 +408,7 @@ impl Shared {
             Err(CallError::Contended { .. }) if is_here => None,
             // What it did is undone, and its bounds are the class's on the threads.
             Err(CallError::Exceeded { bound, .. }) if is_here && is_tighter(bound, &limits, &bounds) => {
-                // A pause of the machine makes no method long.
-                if bound != Bound::Wall {
-                    self.note(received, |unusual| unusual.is_long = true);
-                }
+                self.note(received, |unusual| unusual.long_calls = LONG_CALLS);
                 None
             }
             Err(CallError::Exceeded { object, class, method, bound, .. }) => {
@@ -507,7 +510,7 @@ impl Service for ClassService {
                 let text = format!("object \"{}\" is kept by another member of the store", received.object);
                 return Err(StoreError::new(ErrorKind::Invalid, text));
             }
-            let Unusual { output_bytes: reserved, is_long } = self.shared.unusual(&received);
+            let Unusual { output_bytes: reserved, long_calls } = self.shared.unusual(&received);
             if !request.reserve(REPLY_BYTES + reserved as usize)? {
                 return Ok(None);
             }
@@ -516,7 +519,7 @@ impl Service for ClassService {
                 pool: self.pool.clone(),
                 calls: connection.calls.clone(),
             };
-            match is_long {
+            match long_calls > 0 {
                 true => threads.take(received, reserved).map(Some),
                 false => {
                     let call = threads.begin(connection.short.clone(), received, reserved);
