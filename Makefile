@@ -32,6 +32,9 @@ SOAK_STATES ?= 3000000
 # Histories of shared logs under faults.
 SOAK_LOGS ?= 100000
 
+# How often `make soak-store` overwrites stores that are full to nine tenths.
+SOAK_ROUNDS ?= 10
+
 # Where `make install` puts the programs, their manual pages and completions.
 PREFIX ?= /usr/local
 
@@ -201,6 +204,7 @@ soak-store:
 	NACRE_HISTORIES=$(SOAK_CLEANINGS) $(CARGO) test --package nacre-logstore --test replace histories
 	NACRE_HISTORIES=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-logstore --features shuttle --test concurrent
 	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-logstore --test concurrent
+	NACRE_FULL_ROUNDS=$(SOAK_ROUNDS) $(CARGO) test --package nacre-cli --test full
 
 soak-walk:
 	NACRE_RANKS_HISTORIES=$(SOAK_HISTORIES) $(CARGO) test --release --package nacre-ranks --lib history

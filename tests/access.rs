@@ -5,14 +5,14 @@ mod harness;
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Ended, Server, file, folder, program, run_with};
+use harness::reflect::free_port;
+use harness::{Ended, PATIENCE, Server, file, folder, program, run_with};
 use rustix::process::Signal;
 
 /// A user that owns nothing.
@@ -388,7 +388,7 @@ fn an_open_folder_is_warned_of_and_left_alone() {
     // The log is collected by a separate thread.
     let since = std::time::Instant::now();
     while !server.log().contains("mode 755") || !server.log().contains("chmod 700") {
-        assert!(since.elapsed().as_secs() < 60, "{}", server.log());
+        assert!(since.elapsed() < PATIENCE, "{}", server.log());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     for entry in fs::read_dir(&data).unwrap() {
@@ -397,15 +397,9 @@ fn an_open_folder_is_warned_of_and_left_alone() {
     }
 }
 
-/// Returns ports without listeners.
-fn free_ports<const COUNT: usize>() -> [u16; COUNT] {
-    let listeners = [(); COUNT].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
-}
-
 #[test]
 fn two_spellings_of_a_store_are_one_store() {
-    let ports = free_ports::<2>();
+    let ports = [free_port(), free_port()];
     let spelt = |host: &str| ports.map(|port| format!("{host}:{port}")).join(",");
     let members = spelt("127.0.0.1");
     // Objects are counted below: those of the cluster are not to be among them.
@@ -466,7 +460,7 @@ fn a_store_keeps_its_list_of_members() {
     // The log is collected by a separate thread.
     let since = std::time::Instant::now();
     while !server.log().contains("belong to other members") {
-        assert!(since.elapsed().as_secs() < 30, "{}", server.log());
+        assert!(since.elapsed() < PATIENCE, "{}", server.log());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));

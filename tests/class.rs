@@ -5,12 +5,22 @@ mod harness;
 use harness::{Ended, Server, folder, program, run_with};
 use serde_json::json;
 
+/// Runs something, again where a method took longer than the second that servers give it, as any may on a busy machine: then it has
+/// changed nothing.
+#[track_caller]
+fn in_time(run: impl Fn() -> Ended) -> Ended {
+    let is_late = |ended: &Ended| ended.stderr.contains("it ran for more than 1s");
+    (0..20).map(|_| run()).find(|ended| !is_late(ended)).unwrap_or_else(&run)
+}
+
 /// Runs `nacre class` on a store.
 #[track_caller]
 fn class(store: &str, words: &[&str], input: &str) -> Ended {
-    let mut command = program();
-    command.args(["--store", store, "class"]).args(words);
-    run_with(command, input.as_bytes())
+    in_time(|| {
+        let mut command = program();
+        command.args(["--store", store, "class"]).args(words);
+        run_with(command, input.as_bytes())
+    })
 }
 
 /// Puts a class whose calls may stand still for long, as on a busy machine.
@@ -67,9 +77,12 @@ fn serve_classes(store: &str) {
 
     let better = GREETER.replace("hello", "good day");
     assert_eq!(put(store, "greeter", &better).text(), "2");
-    let mut command = program();
-    command.args(["--store", store, "--json", "class", "call", "object", "greeter.greet", "x"]);
-    let called = run_with(command, b"").json();
+    let called = in_time(|| {
+        let mut command = program();
+        command.args(["--store", store, "--json", "class", "call", "object", "greeter.greet", "x"]);
+        run_with(command, b"")
+    });
+    let called = called.json();
     assert_eq!(called["output"], "good day x, 2");
     assert_eq!((&called["class_version"], &called["wrote"]), (&json!(2), &json!(true)));
     assert_eq!(class(store, &["rollback", "greeter"], "").text(), "3");
@@ -121,14 +134,14 @@ objclass.register(hang)";
     }
     // The members did it, not the caller.
     let wide = ["call", "object-0", "count.hang", "--instructions", "1000000000", "--wall", "60s"];
-    // On a busy machine a run may take longer than the second that it has.
-    let ended = (0..20).map(|_| class(&uri, &wide, "")).find(|ended| !ended.stderr.contains("more than 1s"));
-    ended.expect("no run ends in time").failed(1, &["it ran for more than 10000000 instructions"]);
+    class(&uri, &wide, "").failed(1, &["it ran for more than 10000000 instructions"]);
     // Whoever acts for a session that is fenced changes nothing by a method either.
     let fenced = |session: &str, words: &[&str]| {
-        let mut command = program();
-        command.args(["--store", &uri, "--fence", session]).args(words);
-        run_with(command, b"")
+        in_time(|| {
+            let mut command = program();
+            command.args(["--store", &uri, "--fence", session]).args(words);
+            run_with(command, b"")
+        })
     };
     let add = ["class", "call", "object-1", "count.add"];
     assert_eq!(fenced("7", &add).text(), "3:4");

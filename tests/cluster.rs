@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// The servers take one for dead that stands still for longer than any does on a busy machine.
-const FLAGS: [&str; 4] = ["--beacons", "200ms", "--down-after", "6s"];
+const FLAGS: [&str; 4] = ["--beacons", "200ms", "--down-after", "12s"];
 
 fn run(uri: &str, words: &[&str]) -> harness::Ended {
     let mut command = program();

@@ -6,6 +6,7 @@ mod apply;
 mod fs_commands;
 mod harness;
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
@@ -128,14 +129,14 @@ fn holes_of_an_object_are_holes_of_its_file() {
     // Holes and bytes of all lengths, some too short to be stepped over.
     let mut random = Random(11);
     let mut expected = vec![0; 3 << 20];
+    let mixed = nacre::open(&server.uri).unwrap().blocking().object("mixed").unwrap();
     for _ in 0..60 {
         let at = random.below(expected.len() as u64 - 70_000) as usize;
         let most = [100, 5000, 70_000][random.below(3) as usize];
         let len = 1 + random.below(most) as usize;
         let byte = 1 + random.below(255) as u8;
         expected[at..at + len].fill(byte);
-        let (at, data) = (at.to_string(), vec![byte; len]);
-        server.run_with(["write", "mixed", "--offset", &at], &data).ok();
+        mixed.write(at as u64, vec![byte; len]).unwrap();
     }
     let end = expected.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     assert!(server.run(["get", "mixed"]).ok() == expected[..end]);
@@ -762,10 +763,16 @@ fn bash_completes_commands_planes_files_and_the_objects_of_the_store() {
             .filter(|line| !line.is_empty())
             .collect::<Vec<_>>()
     };
-    assert_eq!(completed(&["stat", "rep"]), ["report", "reports"], "a name with a space would be two words");
-    assert_eq!(completed(&["stat", "reports"]), ["reports"]);
+    // A store that does not answer soon, as on a busy machine, has no objects for whoever waits at a prompt.
+    let of_store = |words: &[&str], expected: &[&str]| {
+        let found = (0..20).map(|_| completed(words)).find(|found| found == expected);
+        assert_eq!(found.unwrap_or_else(|| completed(words)), expected, "{words:?}");
+    };
+    // A name with a space would be two words.
+    of_store(&["stat", "rep"], &["report", "reports"]);
+    of_store(&["stat", "reports"], &["reports"]);
     let other = format!("--store={}", server.uri);
-    assert_eq!(completed(&[&other, "get", "ot"]), ["other"]);
+    of_store(&[&other, "get", "ot"], &["other"]);
     assert_eq!(completed(&["--store", "unix:/nowhere/at/all", "get", "ot"]), [""; 0]);
     assert_eq!(completed(&["put", "other", "a-f"]), ["a-file"]);
     assert_eq!(completed(&["reflect", "serve", "--plane", "x"]), ["xdp"]);
@@ -854,7 +861,7 @@ fn commands_in(text: &str) -> Vec<Vec<&str>> {
 fn commands_in_the_manual_of_operators_exist_with_their_flags() {
     const GROUPS: [&str; 9] = ["attr", "class", "fs", "keys", "map", "rank", "reflect", "sequencer", "zlog"];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let mut found = 0;
+    let (mut found, mut helps) = (0, BTreeMap::new());
     for page in ["tasks.md", "operate.md"] {
         let text = fs::read_to_string(folder.join(page)).unwrap();
         for words in commands_in(&text) {
@@ -866,9 +873,11 @@ fn commands_in_the_manual_of_operators_exist_with_their_flags() {
             if names.first() == Some(&"bench") {
                 continue;
             }
-            let mut command = program();
-            command.args(&names).arg("--help");
-            let help = run_with(command, b"").text();
+            let help: &String = helps.entry(names.join(" ")).or_insert_with(|| {
+                let mut command = program();
+                command.args(&names).arg("--help");
+                run_with(command, b"").text()
+            });
             for word in words.iter().filter(|word| word.starts_with("--")) {
                 let flag = word.split('=').next().unwrap_or(word);
                 let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use harness::{Ended, PATIENCE, Random, program, run_with, wait};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 fn copy(words: &[&OsStr]) -> Ended {
@@ -46,12 +46,12 @@ struct Entry {
 }
 
 fn attributes(path: &Path) -> BTreeMap<OsString, Vec<u8>> {
-    let mut names = vec![0; 65536];
+    let mut names = [0; 4096];
     let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
     let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
     names
         .map(|name| {
-            let mut value = vec![0; 65536];
+            let mut value = [0; 4096];
             let len = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
             (OsString::from_vec(name.to_vec()), value[..len].to_vec())
         })
@@ -104,10 +104,16 @@ fn assert_same(a: &Path, b: &Path) {
     let (names_a, names_b): (Vec<_>, Vec<_>) = (a.keys().collect(), b.keys().collect());
     assert_eq!(names_a, names_b);
     for (path, entry) in &a {
-        let (mut entry, mut other) = (format!("{entry:?}"), format!("{:?}", b[path]));
-        entry.truncate(2000);
-        other.truncate(2000);
-        assert!(a[path] == b[path], "{path:?}\n{entry}\n{other}");
+        let other = &b[path];
+        // Only where they differ: the text of large contents takes long to make.
+        if entry != other {
+            let [entry, other] = [entry, other].map(|entry| {
+                let mut text = format!("{entry:?}");
+                text.truncate(2000);
+                text
+            });
+            panic!("{path:?}\n{entry}\n{other}");
+        }
     }
 }
 
@@ -355,9 +361,6 @@ fn where_the_copy_is_made() {
     assert_eq!(fs::read_dir(at("into")).unwrap().count(), 3);
 
     run("source", "source").failed(2, &["are the same"]);
-    for (from, to) in [("nacre:/results", "here"), ("/tmp", "nacre:/results")] {
-        copy(&[OsStr::new(from), OsStr::new(to)]).failed(2, &["nacre mount DIR", "nacre fs put --recursive"]);
-    }
     run("source", "source/inner/copy").failed(2, &["into itself"]);
     run("source", "link/copy").failed(2, &["into itself"]);
     run("source", "link").failed(2, &["symbolic link"]);
@@ -654,7 +657,7 @@ fn a_signal_stops_it_and_a_large_file_goes_on() {
         while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder.path()) < 150 {
             std::thread::yield_now();
         }
-        let _ = kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT);
+        harness::send(&mut child, Signal::INT);
         wait(&mut child, PATIENCE);
         let output = child.wait_with_output().unwrap();
         if output.status.success() {
@@ -970,17 +973,17 @@ fn a_large_directory_is_copied_whole() {
     let folder = harness::folder();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
     fs::create_dir(&source).unwrap();
-    for number in 0..100_000 {
+    for number in 0..40_000 {
         let file = fs::File::create(source.join(format!("file {number}"))).unwrap();
         if number % 1000 == 0 {
             file.write_all_at(b"content", 0).unwrap();
         }
     }
     let said = copied(&source, &target, &[]);
-    assert_eq!((&said["copied"], &said["errors"]), (&100_000.into(), &0.into()));
+    assert_eq!((&said["copied"], &said["errors"]), (&40_000.into(), &0.into()));
     assert_same(&source, &target);
     let said = copied(&source, &target, &[]);
-    assert_eq!((&said["copied"], &said["unchanged"]), (&0.into(), &100_000.into()));
+    assert_eq!((&said["copied"], &said["unchanged"]), (&0.into(), &40_000.into()));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{PATIENCE, Server, folder, program, run_with, wait};
+use harness::{PATIENCE, Server, folder, program, run_with, side_by_side, wait};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
@@ -215,9 +215,24 @@ fn holder(server: &Server) -> u64 {
     locks(server).iter().find(|lock| lock["state"] == "held").unwrap()["session"].as_u64().unwrap()
 }
 
+/// Longer than a machine may let a process stand still, which would otherwise lose what it holds.
+const LEASE: Duration = Duration::from_secs(12);
+const LEASE_TEXT: &str = "12s";
+
 #[test]
+fn leases_end() {
+    side_by_side(&[
+        what_a_killed_client_held_goes_to_the_next_and_its_session_is_fenced,
+        a_client_that_was_stopped_for_longer_than_its_lease_writes_nothing_more,
+        a_restarted_server_learns_who_holds_what_and_serves_those_who_wait,
+        a_client_away_for_longer_than_its_lease_has_lost_its_lock_though_a_restarted_server_would_still_take_it,
+        who_does_not_come_back_to_a_restarted_server_is_fenced,
+        several_servers_share_the_bytes_of_a_file,
+    ]);
+}
+
 fn what_a_killed_client_held_goes_to_the_next_and_its_session_is_fenced() {
-    let (server, folder) = (Server::start("mem:", &["--lock-lease", "6s"]), folder());
+    let (server, folder) = (Server::start("mem:", &["--lock-lease", LEASE_TEXT]), folder());
     let path = |name: &str| folder.path().join(name);
     let mut killed = Holder::start(server.command(["lock", "f"]), &[], &path("held"), &path("end"));
     eventually("it holds", || path("held").exists());
@@ -233,9 +248,8 @@ fn what_a_killed_client_held_goes_to_the_next_and_its_session_is_fenced() {
     std::fs::write(path("end"), "").unwrap();
 }
 
-#[test]
 fn a_client_that_was_stopped_for_longer_than_its_lease_writes_nothing_more() {
-    let (server, folder) = (Server::start("mem:", &["--lock-lease", "1s"]), folder());
+    let (server, folder) = (Server::start("mem:", &["--lock-lease", LEASE_TEXT]), folder());
     let path = |name: &str| folder.path().join(name);
     let nacre = env!("CARGO_BIN_EXE_nacre");
     // The command itself is not stopped, and knows nothing of its lock's loss.
@@ -259,14 +273,13 @@ fn a_client_that_was_stopped_for_longer_than_its_lease_writes_nothing_more() {
     assert_eq!(server.run(["read", "f"]).text(), "fresh");
 }
 
-#[test]
 fn a_restarted_server_learns_who_holds_what_and_serves_those_who_wait() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let address = format!("unix:{}", path("socket").display());
     let store = harness::file(&path("store"));
-    // Long enough for a server that starts on a busy machine: who cannot renew its lease gives up by its own clock.
-    let start = || Server::listen(&address, &store, &["--lock-lease", "10s"]);
+    // Who cannot renew its lease while the server starts gives up by its own clock.
+    let start = || Server::listen(&address, &store, &["--lock-lease", LEASE_TEXT]);
     let server = start();
     let holder = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
     eventually("it holds", || path("one").exists());
@@ -275,7 +288,7 @@ fn a_restarted_server_learns_who_holds_what_and_serves_those_who_wait() {
     server.kill();
     let server = start();
     // Nothing is granted before those who held something could say so.
-    with_lock(&server, &["--wait", "14s"], &["true"]).failed(1, &["others held"]);
+    with_lock(&server, &["--wait", "17s"], &["true"]).failed(1, &["others held"]);
     let listed = locks(&server);
     assert!(listed.iter().any(|lock| lock["state"] == "held"), "{listed:?}");
     assert!(listed.iter().any(|lock| lock["state"] == "waits"), "{listed:?}");
@@ -290,14 +303,12 @@ fn a_restarted_server_learns_who_holds_what_and_serves_those_who_wait() {
     with_lock(&server, &["--try"], &["true"]).ok();
 }
 
-#[test]
 fn a_client_away_for_longer_than_its_lease_has_lost_its_lock_though_a_restarted_server_would_still_take_it() {
-    const LEASE: Duration = Duration::from_secs(6);
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let address = format!("unix:{}", path("socket").display());
     let store = harness::file(&path("store"));
-    let start = || Server::listen(&address, &store, &["--lock-lease", "6s"]);
+    let start = || Server::listen(&address, &store, &["--lock-lease", LEASE_TEXT]);
     let server = start();
     let mut away = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
     eventually("it holds", || path("one").exists());
@@ -315,13 +326,12 @@ fn a_client_away_for_longer_than_its_lease_has_lost_its_lock_though_a_restarted_
     std::fs::write(path("end"), "").unwrap();
 }
 
-#[test]
 fn who_does_not_come_back_to_a_restarted_server_is_fenced() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let address = format!("unix:{}", path("socket").display());
     let store = harness::file(&path("store"));
-    let start = || Server::listen(&address, &store, &["--lock-lease", "6s"]);
+    let start = || Server::listen(&address, &store, &["--lock-lease", LEASE_TEXT]);
     let server = start();
     let mut gone = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
     eventually("it holds", || path("one").exists());
@@ -353,11 +363,11 @@ fn an_administrator_breaks_a_session() {
     assert!(said.contains("is lost") && said.contains("it was broken there"), "{said}");
 }
 
-#[test]
 fn several_servers_share_the_bytes_of_a_file() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
-    let (servers, uri) = Server::together(folder.path(), &["mem:", "mem:", "mem:"], &["--lock-lease", "6s"]);
+    let (servers, uri) =
+        Server::together(folder.path(), &["mem:", "mem:", "mem:"], &["--lock-lease", LEASE_TEXT]);
     let command = |words: &[&str]| {
         let mut command = program();
         command.env("NACRE_STORE", &uri).args(words);

@@ -21,9 +21,16 @@ fn answered<T>(attempt: impl Fn() -> Result<T, nacre::Error>) -> Result<T, nacre
     attempt()
 }
 
+/// Starts a server by whose lease no lock ends while a busy machine stands still.
+fn server() -> Server {
+    Server::start("mem:", &PATIENT)
+}
+
+const PATIENT: [&str; 2] = ["--lock-lease", "60s"];
+
 #[test]
 fn a_lock_is_had_by_one_handle_at_a_time() {
-    let server = Server::in_memory();
+    let server = server();
     let open = || nacre::open(&server.uri).unwrap().blocking();
     let (one, other) = (open(), open());
     let (mine, theirs) = (one.file("f").unwrap(), other.file("f").unwrap());
@@ -57,7 +64,7 @@ fn a_lock_is_had_by_one_handle_at_a_time() {
 
 #[test]
 fn a_lock_says_how_long_it_is_held_without_a_renewal() {
-    let server = Server::in_memory();
+    let server = server();
     let store = nacre::open(&server.uri).unwrap().blocking();
     let lock = store.file("f").unwrap().lock(0..1, Mode::Exclusive).unwrap();
     let lease_ms = store.lock_totals().unwrap()[0].report["lease_ms"].as_u64().unwrap();
@@ -88,7 +95,7 @@ fn a_time_limit_holds_though_the_server_stops_answering() {
 
 #[test]
 fn a_wait_that_is_dropped_is_granted_to_nobody() {
-    let server = Server::in_memory();
+    let server = server();
     let (one, other) = (nacre::open(&server.uri).unwrap(), nacre::open(&server.uri).unwrap());
     let held = block_on(one.file("f").unwrap().lock(0..10, Mode::Exclusive)).unwrap();
     let file = other.file("f").unwrap();
@@ -114,7 +121,7 @@ fn a_wait_that_is_dropped_is_granted_to_nobody() {
 
 #[test]
 fn what_acts_under_a_lock_fails_once_it_is_released() {
-    let server = Server::in_memory();
+    let server = server();
     let store = nacre::open(&server.uri).unwrap().blocking();
     let file = store.file("f").unwrap();
     let lock = file.lock(0..10, Mode::Exclusive).unwrap();
@@ -161,7 +168,8 @@ fn cycles(store: &nacre::BlockingStore, server: usize) -> Vec<Vec<u64>> {
 #[test]
 fn circles_of_waits_over_several_servers_are_reported_and_chains_are_not() {
     let folder = harness::folder();
-    let (servers, uri) = Server::together(folder.path(), &["mem:", "mem:"], &["--lock-stripe", "8"]);
+    let (servers, uri) =
+        Server::together(folder.path(), &["mem:", "mem:"], &[&PATIENT[..], &["--lock-stripe", "8"]].concat());
     // Programs with two guards each. The bytes 0 and 16 are the first server's, byte 8 the second's.
     let programs: Vec<_> = (0..5).map(|_| nacre::open(&uri).unwrap().blocking()).collect();
     let lock = |program: usize, file: &str, byte: u64| {
@@ -263,7 +271,8 @@ fn counters_that_are_kept_by_locks_alone_lose_no_increment() {
     const ROUNDS: u64 = 25;
     let folder = harness::folder();
     // Every counter is another server's than its neighbours.
-    let (servers, uri) = Server::together(folder.path(), &["mem:", "mem:"], &["--lock-stripe", "8"]);
+    let (servers, uri) =
+        Server::together(folder.path(), &["mem:", "mem:"], &[&PATIENT[..], &["--lock-stripe", "8"]].concat());
     let mut random = harness::Random::from_environment();
     let seeds: Vec<u64> = (0..4).map(|_| random.next()).collect();
     std::thread::scope(|scope| {

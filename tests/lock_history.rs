@@ -1,5 +1,5 @@
 //! Histories of lock, write, read and unlock over the network, checked for mutual exclusion: clients in processes of their
-//! own, up to three lock servers, and everything that can happen to them. A quarter of a minute by default;
+//! own, up to three lock servers, and everything that can happen to them. Ten seconds by default;
 //! `SOAK_SECONDS` sets the time, `NACRE_SEED` the seed of all that is drawn.
 
 #[path = "lock_history/client.rs"]
@@ -247,32 +247,47 @@ impl World {
 #[test]
 fn no_byte_has_two_holders_whatever_fails() {
     let seconds =
-        std::env::var("SOAK_SECONDS").map_or(16, |text| text.parse().expect("SOAK_SECONDS is a number"));
+        std::env::var("SOAK_SECONDS").map_or(10, |text| text.parse().expect("SOAK_SECONDS is a number"));
     let mut random = Random::from_environment();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     // Half of the time with one server, half with three.
     let share = Duration::from_secs(seconds) / 2;
     for servers in [3, 1] {
-        let folder = harness::folder();
-        let (faults, counts) = runtime.block_on(async {
-            let mut world = World::new(folder.path(), servers, share, Random(random.next()));
-            let begin = Instant::now();
-            while begin.elapsed() < share {
-                let pause = world.random.below(300);
-                tokio::time::sleep(Duration::from_millis(pause)).await;
-                world.fault().await;
-            }
-            world.end().await
+        // A machine that stands still may leave too little of the time.
+        let run = || history(&runtime, servers, share, Random(random.next()));
+        let enough = std::iter::repeat_with(run).take(5).any(|(faults, counts)| {
+            println!("{servers} servers: {faults:?}, {counts:?}");
+            let Faults { kills, stops, restarts, cuts, .. } = faults;
+            // Something was locked, changed and read between all that failed.
+            counts.exclusive > 5
+                && counts.shared > 5
+                && counts.writes > 5
+                && counts.at_once > 0
+                && kills + stops + restarts + cuts > 1
+                && (counts.refused > 0 || seconds < 120)
         });
-        let counts = counts.unwrap_or_else(|breach| panic!("{servers} servers, {faults:?}: {breach}"));
-        println!("{servers} servers: {faults:?}, {counts:?}");
-        // However busy the machine is, something was locked, changed and read between all that failed.
-        assert!(
-            counts.exclusive > 5 && counts.shared > 5 && counts.writes > 5 && counts.at_once > 0,
-            "{counts:?}"
-        );
-        let Faults { kills, stops, restarts, cuts, .. } = faults;
-        assert!(kills + stops + restarts + cuts > 1, "{faults:?}");
-        assert!(counts.refused > 0 || seconds < 120, "no write of a lapsed session was refused: {counts:?}");
+        assert!(enough, "little was locked, changed or refused, or little failed, as said above");
     }
+}
+
+/// Runs a history, and checks it. Returns the faults in it, and what it has of everything.
+fn history(
+    runtime: &tokio::runtime::Runtime,
+    servers: usize,
+    time: Duration,
+    mut random: Random,
+) -> (Faults, Counts) {
+    let folder = harness::folder();
+    let (faults, counts) = runtime.block_on(async {
+        let mut world = World::new(folder.path(), servers, time, Random(random.next()));
+        let begin = Instant::now();
+        while begin.elapsed() < time {
+            let pause = world.random.below(300);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            world.fault().await;
+        }
+        world.end().await
+    });
+    let counts = counts.unwrap_or_else(|breach| panic!("{servers} servers, {faults:?}: {breach}"));
+    (faults, counts)
 }

@@ -149,11 +149,13 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
     let store = harness::file(&folder.path().join("store"));
     let mut server = Server::listen(&address, &store, &[]);
     map(&address, &["set", "m", "begin=0"], "").ok();
-    let watchers: Vec<Watcher> = (0..2).map(|_| Watcher::start(&address)).collect();
+    // A server takes its time to start on a busy machine.
+    let patient = format!("{address}?repeat_timeout=60s");
+    let watchers: Vec<Watcher> = (0..2).map(|_| Watcher::start(&patient)).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (report, outcomes) = mpsc::channel();
     for name in 0..3 {
-        let (uri, report) = (address.clone(), report.clone());
+        let (uri, report) = (patient.clone(), report.clone());
         runtime.spawn(async move {
             let store = nacre::open(&uri).unwrap();
             let proposer = store.map("m").unwrap().proposer(Default::default());

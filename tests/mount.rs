@@ -160,6 +160,12 @@ fn two_mounts_see_what_each_other_has_closed() {
 }
 
 const SHARED: &[&str] = &["--locks", "shared"];
+
+/// Starts a server by whose lease no lock ends while a busy machine stands still.
+fn patient_server() -> Server {
+    Server::start("mem:", &["--lock-lease", "60s"])
+}
+
 const EXCLUSIVE: FlockOperation = FlockOperation::NonBlockingLockExclusive;
 const SHARE: FlockOperation = FlockOperation::NonBlockingLockShared;
 const UNLOCK: FlockOperation = FlockOperation::Unlock;
@@ -187,7 +193,7 @@ fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
 #[test]
 fn locks_exclude_the_processes_of_other_mounts() {
     let folder = folder();
-    let server = Server::in_memory();
+    let server = patient_server();
     let one = Mounted::new(&server.uri, &folder.path().join("one"), SHARED);
     let two = Mounted::new(&server.uri, &folder.path().join("two"), SHARED);
     // Both kinds, by this process on each of the two; a mount does not know that it is the same one.
@@ -239,7 +245,7 @@ fn locks_exclude_the_processes_of_other_mounts() {
 fn sqlite_works_from_two_mounts_at_once() {
     tree::output(Command::new("sqlite3").arg("--version"), "sqlite3");
     let folder = folder();
-    let server = Server::in_memory();
+    let server = patient_server();
     let one = Mounted::new(&server.uri, &folder.path().join("one"), SHARED);
     let two = Mounted::new(&server.uri, &folder.path().join("two"), SHARED);
     one.sh("sqlite3 d.db 'create table t(n integer primary key, s text); create table c(n); insert into c values(0);'");
@@ -263,7 +269,7 @@ fn sqlite_works_from_two_mounts_at_once() {
 #[test]
 fn the_locks_of_a_killed_mount_are_free_when_its_lease_is_over() {
     let folder = folder();
-    let server = Server::start("mem:", &["--lock-lease", "6s"]);
+    let server = Server::start("mem:", &["--lock-lease", "12s"]);
     let one = Mounted::new(&server.uri, &folder.path().join("one"), SHARED);
     let two = Mounted::new(&server.uri, &folder.path().join("two"), SHARED);
     let held = opened(&one, "file");
@@ -303,8 +309,10 @@ fn a_mount_goes_on_when_its_server_was_killed_and_a_killed_mount_leaves_a_sound_
     let folder = folder();
     let store = file(&folder.path().join("store"));
     let address = format!("unix:{}", folder.path().join("socket").display());
+    // Its programs learn soon that the server is away.
+    let hasty = format!("{address}?repeat_timeout=2s");
     let mut server = Server::listen(&address, &store, &[]);
-    let mut mounted = Mounted::new(&address, &folder.path().join("mount"), &[]);
+    let mut mounted = Mounted::new(&hasty, &folder.path().join("mount"), &[]);
     let mut written = BTreeMap::new();
     for round in 0..3 {
         let root = mounted.root.clone();
@@ -347,7 +355,7 @@ fn a_mount_goes_on_when_its_server_was_killed_and_a_killed_mount_leaves_a_sound_
             mounted.send(Signal::KILL);
             written.extend(busy.join().unwrap());
             drop(mounted);
-            mounted = Mounted::new(&address, &folder.path().join("mount"), &[]);
+            mounted = Mounted::new(&hasty, &folder.path().join("mount"), &[]);
         }
         for (name, text) in &written {
             assert!(fs::read_to_string(mounted.root.join(name)).unwrap() == *text, "{name}");

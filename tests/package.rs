@@ -11,12 +11,24 @@ fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-fn run(program: &str, arguments: &[&str]) -> String {
+fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(project());
     // The programs that cargo runs this test with are not those that make would build.
     command.env_remove("MAKEFLAGS").env_remove("CARGO_TARGET_DIR");
-    run_with(command, b"").text()
+    command
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    run_with(command(program, arguments), b"").text()
+}
+
+/// Runs what makes packages, with settings for its tools in a folder: these packages are made quickly, and need not be small.
+fn make(folder: &Path, program: &str, arguments: &[&str]) {
+    std::fs::write(folder.join(".rpmmacros"), "%_binary_payload w1.gzdio\n").unwrap();
+    let mut command = command(program, arguments);
+    command.env("HOME", folder).env("DPKG_DEB_COMPRESSOR_LEVEL", "1");
+    run_with(command, b"").text();
 }
 
 #[test]
@@ -34,7 +46,7 @@ fn packages_hold_what_is_installed_and_work() {
     let (target, stage) = (format!("TARGET={}", at("none")), format!("DESTDIR={}", at("stage")));
     let install = ["-s", "install-files", &nacre, &bench, &target, &stage, "PREFIX=/usr"];
     run("make", &install);
-    run("scripts/package", &["--stage", &at("stage"), &at("made")]);
+    make(folder.path(), "scripts/package", &["--stage", &at("stage"), &at("made")]);
 
     let built: Vec<PathBuf> =
         std::fs::read_dir(at("made")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -116,7 +128,8 @@ fn packages_of(folder: &Path, version: &str) -> (String, String) {
     }
     std::os::unix::fs::symlink(project().join("packaging"), at("packaging")).unwrap();
     let path = |name: &str| at(name).display().to_string();
-    run("bash", &[path("scripts/package").as_str(), "--stage", &path("stage"), &path("made")]);
+    let words = [path("scripts/package"), "--stage".to_owned(), path("stage"), path("made")];
+    make(&at(""), "bash", &words.each_ref().map(String::as_str));
     let made: Vec<PathBuf> =
         std::fs::read_dir(at("made")).unwrap().map(|entry| entry.unwrap().path()).collect();
     let ending = |ending: &str| {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use harness::reflect::until;
 use harness::{PATIENCE, Server, file, folder};
 use serde_json::{Value, json};
 
@@ -15,6 +16,15 @@ use serde_json::{Value, json};
 fn rank(folder: &Path, name: &str, store: &str, number: &str) -> Server {
     let address = format!("unix:{}", folder.join(name).display());
     Server::listen(&address, store, &["--roles", "store,meta", "--meta-rank", number])
+}
+
+/// Starts the server of the store. Returns it with its uri: commands on it wait for longer than a rank stands still on a busy machine.
+#[track_caller]
+fn keeper(folder: &Path) -> (Server, String) {
+    let mut keeper = Server::start(&file(&folder.join("store")), &["--roles", "store"]);
+    let store = keeper.uri.clone();
+    keeper.uri.push_str("?repeat_timeout=60s");
+    (keeper, store)
 }
 
 /// Waits until a daemon of each of the ranks has the authority, and returns what is listed of them.
@@ -41,9 +51,9 @@ fn objects(rank: &Value) -> BTreeSet<String> {
 #[test]
 fn a_sequencer_moves_by_command_while_it_is_used() {
     let folder = folder();
-    let keeper = Server::start(&file(&folder.path().join("store")), &["--roles", "store"]);
-    let first = rank(folder.path(), "first", &keeper.uri, "0");
-    let _second = rank(folder.path(), "second", &keeper.uri, "1");
+    let (keeper, store) = keeper(folder.path());
+    let first = rank(folder.path(), "first", &store, "0");
+    let _second = rank(folder.path(), "second", &store, "1");
     keeper.run(["sequencer", "create", "log"]).ok();
     wait_for_ranks(&keeper, 2);
     let none = keeper.run(["rank", "move", "none", "1"]);
@@ -99,7 +109,7 @@ fn a_sequencer_moves_by_command_while_it_is_used() {
     assert!(!all.contains(&next));
     let listed = keeper.run(["rank", "ls"]).text();
     assert_eq!(listed.lines().count(), 3, "{listed}");
-    let third = rank(folder.path(), "third", &keeper.uri, "1");
+    let third = rank(folder.path(), "third", &store, "1");
     let begun = Instant::now();
     while keeper.run(["fail", "1"]).code != 0 {
         assert!(begun.elapsed() < PATIENCE);
@@ -112,9 +122,9 @@ fn a_sequencer_moves_by_command_while_it_is_used() {
 #[test]
 fn sequencers_below_a_pinned_directory_are_its_ranks() {
     let folder = folder();
-    let keeper = Server::start(&file(&folder.path().join("store")), &["--roles", "store"]);
+    let (keeper, store) = keeper(folder.path());
     let _ranks =
-        [("zero", "0"), ("one", "1")].map(|(name, number)| rank(folder.path(), name, &keeper.uri, number));
+        [("zero", "0"), ("one", "1")].map(|(name, number)| rank(folder.path(), name, &store, number));
     wait_for_ranks(&keeper, 2);
     keeper.run(["fs", "mkdir", "/jobs"]).ok();
     keeper.run(["fs", "mkdir", "/jobs/deep"]).ok();
@@ -149,4 +159,35 @@ fn sequencers_below_a_pinned_directory_are_its_ranks() {
     let listed = wait_for_ranks(&keeper, 2);
     assert_eq!([0, 1].map(|rank| objects(&listed[rank]).len()), [4, 1], "{listed:?}");
     assert_eq!(listed[1]["pinned_inodes"], json!([]));
+}
+
+#[test]
+fn a_sequencer_stays_if_the_rank_that_the_balancer_moves_it_to_is_killed() {
+    let folder = folder();
+    let keeper = Server::start(&file(&folder.path().join("store")), &["--roles", "store"]);
+    // Before the ranks begin, which then know it from their first pause on.
+    keeper.run(["balance", "set", "--tick", "3s"]).ok();
+    let _first = rank(folder.path(), "first", &keeper.uri, "0");
+    let second = rank(folder.path(), "second", &keeper.uri, "1");
+    keeper.run(["sequencer", "create", "log"]).ok();
+    wait_for_ranks(&keeper, 2);
+    let before: u64 = keeper.run(["sequencer", "next", "log"]).text().parse().unwrap();
+    until("both ranks have published", || {
+        let ended = keeper.run(["balance", "explain", "--policy", "hash", "--json"]);
+        (ended.code == 0 && ended.json()["ranks"].as_array().unwrap().len() == 2).then_some(())
+    });
+    // It still counts as one that is there when the other one decides.
+    second.kill();
+    keeper.run(["balance", "pin", "sequencer:log", "1"]).ok();
+    keeper.run_with(["balance", "set", "-", "--name", "idle"], b"return {}").ok();
+    let failures = || {
+        let log = keeper.run(["log", "-n", "1000"]).text();
+        log.matches("cannot move sequencer:log to rank 1").count()
+    };
+    until("the failure is reported", || (failures() > 0).then_some(()));
+    let after: u64 = keeper.run(["sequencer", "next", "log"]).text().parse().unwrap();
+    assert!(after > before, "{after} after {before}");
+    let moved = keeper.run(["balance", "history", "--moves", "--json"]).json();
+    assert_eq!(moved, json!([]));
+    assert_eq!(failures(), 1);
 }

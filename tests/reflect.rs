@@ -7,8 +7,9 @@ use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Instant;
 
-use harness::reflect::{Joined, Reflector, http, request, until};
+use harness::reflect::{Joined, Reflector, free_port, http, request, until};
 use harness::{Server, program, run_with};
 use nacre_daemon::reflect::{Relocation, relocate_at};
 use nacre_reflect::token::{Grant, Rights, Scope, Token, TokenKey};
@@ -117,10 +118,8 @@ fn numbered_groups_show_their_numbers_and_others_do_not() {
 
 #[test]
 fn groups_that_are_ports_are_apart() {
-    // Two free ports, next to the shared one: the reflector binds them again.
-    let free: Vec<UdpSocket> = (0..2).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-    let ports: Vec<u16> = free.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
-    drop(free);
+    // Next to the shared one.
+    let ports = [free_port(), free_port()];
     let list = format!("{},{}", ports[0], ports[1]);
     let reflector = Reflector::start(&["--groups", &list]);
     let first = Joined::join(&format!("{}@127.0.0.1", ports[0]), &[]);
@@ -236,15 +235,17 @@ fn who_is_banned_is_out_with_a_word_and_does_not_come_back() {
 
 #[test]
 fn a_store_that_cannot_be_reached_is_one_line_of_the_log() {
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let reflector = Reflector::start(&["--store", &format!("nacre://{gone}")]);
+    let (begun, gone) = (Instant::now(), free_port());
+    let reflector = Reflector::start(&["--store", &format!("nacre://127.0.0.1:{gone}")]);
     let failed = || reflector.report()["control"]["state_failed"].as_u64().unwrap();
-    until("many have failed", || (failed() > 2000).then_some(()));
+    until("many have failed", || (failed() > 500).then_some(()));
     // The log is collected by a separate thread.
     until("that is logged", || reflector.log().contains("neither stored nor loaded").then_some(()));
     let log = reflector.log();
     let reported = log.lines().filter(|line| line.contains("neither stored nor loaded")).count();
-    assert!((1..=2).contains(&reported), "{reported} lines: {}", log.lines().take(20).collect::<String>());
+    // It is told of again once a minute.
+    let most = 2 + begun.elapsed().as_secs() as usize / 60;
+    assert!((1..=most).contains(&reported), "{reported} lines: {}", log.lines().take(20).collect::<String>());
     assert!(log.lines().count() < 50, "{} lines", log.lines().count());
 }
 
@@ -255,7 +256,8 @@ fn a_state_is_fetched_from_a_member_and_handed_to_who_joins() {
     // More than fits into one datagram.
     let state: String = (0..5000).map(|number| format!("tile {number}\n")).collect();
     std::fs::write(path("first"), &state).unwrap();
-    let reflector = Reflector::start(&["--state-every", "200ms"]);
+    // Joiners are killed here, and have to be forgotten soon.
+    let reflector = Reflector::start(&["--state-every", "200ms", "--heartbeat", "500ms", "--expiry", "3s"]);
     let group = reflector.group(3);
     let first = Joined::join(&group, &["--state", &path("first")]);
     reflector.until(3, "the state is fetched", |report| report["state_version"].as_u64() > Some(0));
@@ -352,8 +354,8 @@ fn members_are_told_when_a_reflector_stops() {
 
 #[test]
 fn a_member_of_a_stopped_reflector_joins_the_next_one_at_that_address() {
-    let reflector = Reflector::start(&[]);
-    let address = reflector.address.to_string();
+    let address = format!("127.0.0.1:{}", free_port());
+    let reflector = Reflector::listen(&address, &[]);
     let mut first = Joined::join(&reflector.group(1), &[]);
     let second = Joined::join(&reflector.group(1), &[]);
     reflector.stop(Signal::TERM);
@@ -426,7 +428,7 @@ fn what_is_wrong_is_said() {
     reflect(&["serve", "--listen", &address, "--plane", "batch"]).failed(1, &[&address]);
     // No member answers there: it listens, and sends nothing.
     reflect(&["send", &format!("1@{address}"), "x", "--timeout", "300ms"]).failed(1, &[&address]);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = format!("127.0.0.1:{}", free_port());
     reflect(&["groups", "--http", &free]).failed(1, &["--http"]);
     for words in [
         &["join"][..],
@@ -477,7 +479,7 @@ fn a_setting_for_a_group_that_is_none_is_refused() {
     command.args(["serve", "--roles", "reflect"]).args(public);
     run_with(command, b"").failed(2, &["can be reached by others"]);
     // What exists is taken, under each of its names.
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let free = free_port().to_string();
     let groups =
         ["--group", &format!("{free}:sequence"), "--group", "1023:members=2", "--group", "0/7:sequence"];
     let reflector = Reflector::start(&[&["--groups", &free][..], &groups].concat());

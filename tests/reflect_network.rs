@@ -204,7 +204,7 @@ fn forge(plane: &str) {
 #[test]
 fn a_device_that_goes_down_takes_nobody_else_along() {
     // Longer than a member may stand still.
-    let mut between = Between::new(&["--open", "--heartbeat", "400ms", "--expiry", "8s"]);
+    let mut between = Between::new(&["--open", "--heartbeat", "400ms", "--expiry", "12s"]);
     let mut left = between.member(&between.left, 1);
     let right = between.member(&between.right, 2);
     let also_left = between.member(&between.left, 1);
@@ -316,14 +316,14 @@ fn a_reflector_without_rights_says_so_and_goes_on_in_user_space() {
 
 #[test]
 fn a_killed_reflector_leaves_nothing_in_the_kernel() {
-    let between = Between::new(&["--open", "--plane", "kernel", "--heartbeat", "400ms", "--expiry", "8s"]);
+    let between = Between::new(&["--open", "--plane", "kernel", "--heartbeat", "400ms", "--expiry", "12s"]);
     let (mut left, right) = (between.member(&between.left, 1), between.member(&between.right, 2));
     left.say("by the kernel");
     assert_eq!(right.hear(), "by the kernel");
     between.until("the kernel has copied it", |report| report["copies"] == 1);
 
     let inside = &between.inside;
-    let flags = ["--open", "--plane", "batch", "--heartbeat", "400ms", "--expiry", "8s"];
+    let flags = ["--open", "--plane", "batch", "--heartbeat", "400ms", "--expiry", "12s"];
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(between.reflector.id() as i32).unwrap(),
         Signal::KILL,

@@ -6,12 +6,15 @@ mod harness;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use harness::reflect::{Joined, Reflector, until};
+use harness::reflect::{Joined, Reflector, free_port, until};
 use harness::{PATIENCE, Random, Server, program, run_with};
 use nacre_reflect::wire::{
     Answer, COOKIE_BYTES, Heartbeat, Join, MAGIC, Reason, Request, StateGet, StatePart,
 };
 use rustix::process::Signal;
+
+/// Flags with which members stay in that send no heartbeats.
+const SILENT: [&str; 4] = ["--heartbeat", "500ms", "--expiry", "10min"];
 
 /// A plain socket that speaks the protocol by hand.
 struct Hand {
@@ -95,7 +98,7 @@ fn until_counted(reflector: &Reflector, name: &str, at_least: u64) {
 #[test]
 fn garbage_disturbs_nobody() {
     let mut random = Random::from_environment();
-    let mut reflector = Reflector::start(&[]);
+    let mut reflector = Reflector::start(&SILENT);
     let mut speaker = Joined::join(&reflector.group(1), &[]);
     let listener = Joined::join(&reflector.group(1), &[]);
     let (member, stranger) = (Hand::new(reflector.address), Hand::new(reflector.address));
@@ -160,7 +163,7 @@ fn garbage_disturbs_nobody() {
 
 #[test]
 fn replayed_datagrams_are_worth_nothing() {
-    let reflector = Reflector::start(&[]);
+    let reflector = Reflector::start(&SILENT);
     let hand = Hand::new(reflector.address);
     let (session, join) = hand.enter(1);
     reflector.until(1, "it is in", |report| report["members"] == 1);
@@ -191,7 +194,7 @@ fn replayed_datagrams_are_worth_nothing() {
 
 #[test]
 fn an_address_that_changes_needs_a_new_proof() {
-    let reflector = Reflector::start(&[]);
+    let reflector = Reflector::start(&SILENT);
     let listener = Joined::join(&reflector.group(1), &[]);
     let (before, after) = (Hand::new(reflector.address), Hand::new(reflector.address));
     let (session, _) = before.enter(1);
@@ -218,7 +221,7 @@ fn an_address_that_changes_needs_a_new_proof() {
 
 #[test]
 fn the_longest_datagrams_pass_and_longer_ones_are_counted() {
-    let reflector = Reflector::start(&["--group", "2:sequence"]);
+    let reflector = Reflector::start(&[&SILENT[..], &["--group", "2:sequence"]].concat());
     let (speaker, listener) = (Hand::new(reflector.address), Hand::new(reflector.address));
     speaker.enter(1);
     listener.enter(1);
@@ -257,9 +260,9 @@ fn a_killed_reflector_is_found_again_with_its_states() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("first"), "what the world is like").unwrap();
     let store = Server::in_memory();
-    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "400ms", "--expiry", "8s"];
-    let reflector = Reflector::start(&flags);
-    let address = reflector.address.to_string();
+    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "400ms", "--expiry", "12s"];
+    let address = format!("127.0.0.1:{}", free_port());
+    let reflector = Reflector::listen(&address, &flags);
     let group = reflector.group(1);
     let mut first = Joined::join(&group, &["--state", &path("first")]);
     let mut second = Joined::join(&group, &[]);
@@ -297,7 +300,7 @@ fn members_of_a_killed_reflector_turn_to_its_standby() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("first"), "what the world is like").unwrap();
     let store = Server::in_memory();
-    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "400ms", "--expiry", "8s"];
+    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "400ms", "--expiry", "12s"];
     let (main, standby) = (Reflector::start(&flags), Reflector::start(&flags));
     let other = standby.address.to_string();
     let mut set = program();

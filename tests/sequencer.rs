@@ -110,13 +110,20 @@ fn a_position_is_taken_once_while_ranks_are_killed_and_handed_over() {
     keeper.run(["sequencer", "create", "log"]).ok();
     let second = rank(folder.path(), "second", &keeper.uri);
     let (over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    // A rank takes its time to take over on a busy machine.
+    let next = || {
+        let mut command = program();
+        command.env("NACRE_STORE", format!("{}?repeat_timeout=60s", keeper.uri));
+        command.args(["sequencer", "next", "log", "-n", "5"]);
+        run_with(command, b"").text()
+    };
     let taken = std::thread::scope(|scope| {
         let takers: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
                     let mut taken = Vec::new();
                     while !over.load(Ordering::Relaxed) {
-                        let text = keeper.run(["sequencer", "next", "log", "-n", "5"]).text();
+                        let text = next();
                         taken.extend(text.lines().map(|line| line.parse::<u64>().unwrap()));
                         count.fetch_add(5, Ordering::Relaxed);
                     }

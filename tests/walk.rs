@@ -423,7 +423,7 @@ fn wrong_usage_is_said() {
     let root = folder.path().to_str().unwrap();
     walk(&["/no/such/root"]).failed(2, &["/no/such/root", "No such file"]);
     walk(&[root, "/no/such/root"]).failed(2, &["/no/such/root"]);
-    walk(&["nacre:/results"]).failed(2, &["nacre mount DIR", "nacre fs find"]);
+    walk(&["nacre://results"]).failed(2, &["--store", "nacre:/PATH"]);
     walk(&[root, "--exclude-from", "/no/such/file"]).failed(2, &["/no/such/file"]);
     walk(&[root, "--newer", "/no/such/file"]).failed(2, &["/no/such/file", "2026-01-31"]);
     walk(&[root, "--name", "[a"]).failed(2, &["\"[a\" is not a pattern"]);

@@ -9,14 +9,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Ended, program, tree};
+use harness::{Ended, Memory, program, tree};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The memory for each level, in bytes: with it, a million of them fit in 64 MiB together with the program itself.
 const LEVEL_BYTES: usize = 50;
 
-/// The additional memory of a chain of any length, in bytes: buffers that are as large for a shorter one as for a longer one, and pages of
-/// the program that are in memory in one run and not in the other.
+/// The additional memory of a chain of any length, in bytes: buffers that are as large for a shorter one as for a longer one.
 const CHAIN_BYTES: usize = 6 << 20;
 
 /// The memory for each level of a walk that goes on from a checkpoint, and has the counts from there beside its own.
@@ -43,15 +42,14 @@ fn run(words: &[&str], interrupted: Option<(Duration, &Path)>) -> (Ended, usize)
         stderr.read_to_string(&mut text).unwrap();
         text
     });
-    let (begun, mut peak_kib, mut interrupted) = (Instant::now(), 0, interrupted);
+    let (begun, mut peak_bytes, mut interrupted) = (Instant::now(), 0, interrupted);
     let status = loop {
         // A resource usage would include the memory of this process, from which the child was made.
-        let about = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let field = |name: &str| about.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        if field("Name:") == Some("nacre")
-            && let Some(kib) = field("VmHWM:").and_then(|kib| kib.strip_suffix(" kB"))
+        let about = fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
+        if about.trim_end() == "nacre"
+            && let Some(memory) = Memory::of(child.id())
         {
-            peak_kib = peak_kib.max(kib.parse::<usize>().unwrap());
+            peak_bytes = peak_bytes.max(memory.peak_bytes as usize);
         }
         if let Some(status) = child.try_wait().unwrap() {
             break status;
@@ -74,7 +72,7 @@ fn run(words: &[&str], interrupted: Option<(Duration, &Path)>) -> (Ended, usize)
         stdout: collector.join().unwrap(),
         stderr: complaints.join().unwrap(),
     };
-    (ended, peak_kib << 10)
+    (ended, peak_bytes)
 }
 
 /// The paths of a test in its folder.

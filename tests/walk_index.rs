@@ -191,9 +191,7 @@ fn a_sweep_that_is_interrupted_leaves_what_was_there_and_says_what_it_is() {
             command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
             let mut child = command.spawn().unwrap();
             while !Path::new(&partial).exists() && child.try_wait().unwrap().is_none() {}
-            let pid = rustix::process::Pid::from_child(&child);
-            // It may be over already, and still is not waited for.
-            let _ = rustix::process::kill_process(pid, signal);
+            harness::send(&mut child, signal);
             let ended = harness::wait(&mut child, harness::PATIENCE);
             let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
             // It may have been killed after the index had got its name, too.
@@ -233,8 +231,7 @@ fn a_parquet_file_is_for_other_programs_and_has_its_name_only_when_it_is_complet
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         let mut child = command.spawn().unwrap();
         while !Path::new(&partial).exists() && child.try_wait().unwrap().is_none() {}
-        let pid = rustix::process::Pid::from_child(&child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        harness::send(&mut child, rustix::process::Signal::KILL);
         harness::wait(&mut child, harness::PATIENCE);
         if !Path::new(&file).exists() {
             killed = true;

@@ -203,7 +203,7 @@ fn nothing_is_appended_behind_a_line_that_failed() {
     let server = Server::listen(&address, &store, &[]);
     zlog(&address, &["create", "l"], "").ok();
     // Longer than it may take to read the second line after the first.
-    let mut appender = Running::start(&format!("{address}?repeat_timeout=5s"), &["append", "l"]);
+    let mut appender = Running::start(&format!("{address}?repeat_timeout=12s"), &["append", "l"]);
     let mut input = appender.input.take().unwrap();
     writeln!(input, "one").unwrap();
     assert_eq!(appender.next(), "0");
@@ -215,7 +215,7 @@ fn nothing_is_appended_behind_a_line_that_failed() {
     // It does not wait for more lines.
     drop(input);
     let named = ["entry 2 and those behind it are not in the log", "may or may not be in the log"];
-    assert!(named.iter().any(|text| said.contains(text)) && said.contains("(tried for 5s)"), "{said}");
+    assert!(named.iter().any(|text| said.contains(text)) && said.contains("(tried for 12s)"), "{said}");
     let _server = Server::listen(&address, &store, &[]);
     zlog(&address, &["append", "l", "four"], "").ok();
     assert_eq!(zlog(&address, &["read", "l", "0", "1000"], "").text(), "one\nfour");
@@ -283,15 +283,17 @@ fn what_was_acknowledged_is_there_once_after_the_server_was_killed() {
     let store = harness::file(&folder.path().join("store"));
     let mut server = Server::listen(&address, &store, &[]);
     zlog(&address, &["create", "l", "--width", "3", "--unit", "4"], "").ok();
-    let follower = Running::start(&address, &["follow", "l", "--from", "0", "--json"]);
+    // A server takes its time to start on a busy machine.
+    let patient = format!("{address}?repeat_timeout=60s");
+    let follower = Running::start(&patient, &["follow", "l", "--from", "0", "--json"]);
     let stop = std::sync::atomic::AtomicBool::new(false);
     let (_server, acknowledged) = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
-                let (address, stop) = (&address, &stop);
+                let (patient, stop) = (&patient, &stop);
                 scope.spawn(move || {
                     let mut program =
-                        Running::start(address, &["append", "l", "--tag", &format!("writer {writer}")]);
+                        Running::start(patient, &["append", "l", "--tag", &format!("writer {writer}")]);
                     let mut input = program.input.take().unwrap();
                     let mut positions = Vec::new();
                     let mut sent = 0;

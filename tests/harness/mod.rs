@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 pub mod reflect;
+pub mod talk;
 pub mod tree;
 
 use std::ffi::OsStr;
@@ -24,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// The time after which a command is considered to hang.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Returns the program under test, with an environment that names no store.
 pub fn program() -> Command {
@@ -147,6 +148,10 @@ fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
 /// Waits for the end of a process, which is killed, failing the test, if that takes too long.
 #[track_caller]
 pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
+    // One that was found ended before has been reaped.
+    if let Some(status) = child.try_wait().unwrap() {
+        return status;
+    }
     let pid = pid(child);
     let (done, waiting) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
@@ -168,6 +173,36 @@ pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
     let status = child.wait().unwrap();
     assert!(!late, "process {pid:?} did not end within {patience:?}");
     status
+}
+
+/// Sends a signal to a process, unless it has ended.
+pub fn send(child: &mut Child, signal: Signal) {
+    // Until it is found ended here, it is not reaped, and nobody else has its process id.
+    if child.try_wait().unwrap().is_none() {
+        kill_process(pid(child), signal).unwrap();
+    }
+}
+
+/// The memory of a process without that of files, such as the pages of its program, which come and go.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// The bytes that it has now.
+    pub now_bytes: u64,
+    /// The most bytes that it has had.
+    pub peak_bytes: u64,
+}
+
+impl Memory {
+    /// Returns the memory of a process; `None` once it has ended.
+    pub fn of(pid: u32) -> Option<Memory> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let bytes = |field: &str| {
+            let text = status.lines().find_map(|line| line.strip_prefix(field))?;
+            text.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+        };
+        let peak_bytes = bytes("VmHWM:")?.saturating_sub(bytes("RssFile:")?);
+        Some(Memory { now_bytes: bytes("RssAnon:")?, peak_bytes })
+    }
 }
 
 /// Returns the exit code of a process as a shell shows it: 128 and its number for one that a signal ended.
@@ -284,6 +319,12 @@ impl Server {
         run_with(self.command(words), input)
     }
 
+    /// Returns its memory.
+    #[track_caller]
+    pub fn memory(&self) -> Memory {
+        Memory::of(self.child.id()).expect("the server runs")
+    }
+
     /// Kills it like `kill -9`.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
@@ -381,6 +422,16 @@ pub fn run_while_away(address: &str, store: &str, commands: &[&[&str]]) -> (Serv
         let server = Server::listen(address, store, &[]);
         (server, running.into_iter().map(|command| command.join().unwrap()).collect())
     })
+}
+
+/// Runs tests that wait more than they compute beside each other, however few processors there are.
+#[track_caller]
+pub fn side_by_side(tests: &[fn()]) {
+    let failed = std::thread::scope(|scope| {
+        let threads: Vec<_> = tests.iter().map(|test| scope.spawn(*test)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().err()).count()
+    });
+    assert_eq!(failed, 0, "so many of these tests failed, as said above");
 }
 
 fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {

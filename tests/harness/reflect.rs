@@ -1,8 +1,9 @@
 //! Reflectors and members of the built program.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -58,6 +59,14 @@ impl Reflector {
         if !flags.contains(&"--plane") {
             // Planes are tested elsewhere; here every run uses the same one.
             command.args(["--plane", "batch"]);
+        }
+        if !flags.contains(&"--heartbeat") {
+            // On a busy machine members stand still for longer than games bear, and are in all the same.
+            command.args(["--heartbeat", "500ms", "--expiry", "12s"]);
+        }
+        if !flags.contains(&"--max-age") {
+            // A reflector that stood still passes on what has come meanwhile.
+            command.args(["--max-age", "600s"]);
         }
         command.args(flags);
         command
@@ -282,6 +291,22 @@ fn log(child: &mut Child) -> Arc<Mutex<String>> {
         }
     });
     stderr
+}
+
+/// Returns a port of the loopback address that is free, and that the system gives to nobody who asks for any.
+#[track_caller]
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Other processes begin elsewhere. All of them are below the ports that the system gives.
+    let begin = std::process::id() % 1000 * 20;
+    let found = (0..20_000).find_map(|_| {
+        let next = begin + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + (next % 20_000) as u16;
+        let (datagrams, connections) =
+            (UdpSocket::bind(("127.0.0.1", port)), TcpListener::bind(("127.0.0.1", port)));
+        (datagrams.is_ok() && connections.is_ok()).then_some(port)
+    });
+    found.expect("some port is free")
 }
 
 /// Waits until `found` returns a value, and returns that.

@@ -42,7 +42,8 @@ pub struct Move {
 impl fmt::Display for Move {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Move { id, load, from, to, .. } = self;
-        write!(f, "{} (load {load:.1}) from rank {from} to rank {to}", Escaped::of(&id.to_string()))?;
+        let holder = id.kind.holder();
+        write!(f, "{} (load {load:.1}) from {holder} {from} to {holder} {to}", Escaped::of(&id.to_string()))?;
         if id.kind == Kind::Sequencer && self.mode != Mode::Client {
             write!(f, ", mode {}", self.mode.name())?;
         }
@@ -129,19 +130,16 @@ impl fmt::Display for Note {
                 write!(f, "{} rests for another {} s", Escaped::of(&id), left.as_secs())
             }
             Note::NoGain { id, from, to, .. } => {
-                let id = id.to_string();
-                write!(
-                    f,
-                    "moving {} from rank {from} to rank {to} gained nothing; it rests",
-                    Escaped::of(&id)
-                )
+                let (holder, id) = (id.kind.holder(), id.to_string());
+                let id = Escaped::of(&id);
+                write!(f, "moving {id} from {holder} {from} to {holder} {to} gained nothing; it rests")
             }
             Note::BackAndForth { id, between: (from, to), .. } => {
-                let id = id.to_string();
+                let (holder, id) = (id.kind.holder(), id.to_string());
+                let id = Escaped::of(&id);
                 write!(
                     f,
-                    "{} goes back and forth between ranks {from} and {to}; it rests after this move",
-                    Escaped::of(&id)
+                    "{id} goes back and forth between {holder}s {from} and {to}; it rests after this move"
                 )
             }
         }
@@ -155,8 +153,36 @@ pub struct Tick<'a> {
     pub now: Duration,
     /// The metrics of all ranks.
     pub ranks: &'a [Metrics],
+    /// The numbers of those ranks, in ascending order; empty if they are 0, 1, 2 and so on. Reflectors that are gone leave
+    /// gaps. Policies count those that are there from 0 on; pins, masks and moves have the numbers.
+    pub numbers: &'a [usize],
     /// The resources that the rank has.
     pub resources: &'a [Resource],
+}
+
+impl Tick<'_> {
+    /// Returns the number of the rank at a position.
+    fn number(&self, position: usize) -> usize {
+        self.numbers.get(position).copied().unwrap_or(position)
+    }
+
+    /// Returns the position of the rank of a number; `None` if there is no such rank.
+    fn position(&self, number: usize) -> Option<usize> {
+        match self.numbers {
+            [] => Some(number).filter(|number| *number < self.ranks.len()),
+            numbers => numbers.binary_search(&number).ok(),
+        }
+    }
+
+    /// Returns values by the numbers of ranks, from values by their positions.
+    fn by_number(&self, values: impl Iterator<Item = f64>) -> Vec<f64> {
+        let mut by_number = Vec::with_capacity(self.ranks.len());
+        for (position, value) in values.enumerate() {
+            by_number.resize(self.number(position), 0.0);
+            by_number.push(value);
+        }
+        by_number
+    }
 }
 
 /// A rank's moves at a tick, with the reasons.
@@ -164,7 +190,7 @@ pub struct Tick<'a> {
 pub struct Decision {
     /// The moves, in the order in which they are to be made.
     pub moves: Vec<Move>,
-    /// The load that the policy sends to each rank; empty if it was not run.
+    /// The load that the policy sends to each rank, by the ranks' numbers; empty if it was not run.
     pub targets: Vec<f64>,
     /// The remarks.
     pub notes: Vec<Note>,
@@ -227,10 +253,10 @@ impl Balancer {
             decision.notes.push(Note::TooManyRanks(tick.ranks.len()));
             return decision;
         }
-        let loads: Vec<f64> = tick.ranks.iter().map(|metrics| metrics.all_load).collect();
+        let loads = tick.by_number(tick.ranks.iter().map(|metrics| metrics.all_load));
         decision.notes = ledger.judge(&loads, tick.now, settings.tick());
         let most = settings.moves_per_tick as usize;
-        self.move_pinned(tick, settings, most, &mut decision);
+        self.move_pinned(tick, settings, most, ledger, &mut decision);
         if let Some((policy, evaluated)) = self.evaluate(tick, settings, &mut decision) {
             self.move_load(&policy, tick, settings, evaluated, ledger, &mut decision);
         }
@@ -242,24 +268,31 @@ impl Balancer {
         decision
     }
 
-    fn move_pinned(&self, tick: &Tick<'_>, settings: &Settings, most: usize, decision: &mut Decision) {
+    fn move_pinned(
+        &self,
+        tick: &Tick<'_>,
+        settings: &Settings,
+        most: usize,
+        ledger: &Ledger,
+        decision: &mut Decision,
+    ) {
         if settings.pins.is_empty() {
             return;
         }
         for Resource { id, load } in tick.resources {
-            match settings.pin(id) {
-                Some(to) if to != self.rank && to < tick.ranks.len() && decision.moves.len() < most => {
-                    let (from, mode) = (self.rank, settings.mode);
-                    decision.moves.push(Move { id: id.clone(), load: *load, from, to, mode, is_pin: true });
-                }
-                _ => {}
+            let Some(to) = settings.pin(id).filter(|to| *to != self.rank) else { continue };
+            let may_go = tick.position(to).is_some() && ledger.failed_until(id, tick.now).is_none();
+            if may_go && decision.moves.len() < most {
+                let (from, mode) = (self.rank, settings.mode);
+                decision.moves.push(Move { id: id.clone(), load: *load, from, to, mode, is_pin: true });
             }
         }
     }
 
     fn view<'a>(&'a self, tick: &Tick<'a>, settings: &Settings) -> View<'a> {
         let state = self.state.as_ref();
-        View { whoami: self.rank, ranks: tick.ranks, now: tick.now, tick: settings.tick(), state }
+        let whoami = tick.position(self.rank).unwrap_or(self.rank);
+        View { whoami, ranks: tick.ranks, now: tick.now, tick: settings.tick(), state }
     }
 
     /// Runs the policy in force, or the one before it if that fails and has never succeeded.
@@ -304,7 +337,7 @@ impl Balancer {
     ) {
         let most = settings.moves_per_tick as usize;
         let targets = evaluated.targets.iter().enumerate();
-        let count = targets.filter(|(to, amount)| *to != self.rank && **amount > 0.0).count();
+        let count = targets.filter(|(at, amount)| tick.number(*at) != self.rank && **amount > 0.0).count();
         let mut candidates: Vec<&Resource> = Vec::new();
         if count > 0 {
             let mut rests = 0;
@@ -340,7 +373,8 @@ impl Balancer {
             Choice::Default | Choice::Own => settings.selector,
         };
         let mut is_taken = vec![false; candidates.len()];
-        for (to, amount) in evaluated.targets.iter().copied().enumerate() {
+        for (position, amount) in evaluated.targets.iter().copied().enumerate() {
+            let to = tick.number(position);
             if to == self.rank || amount <= 0.0 {
                 continue;
             }
@@ -352,7 +386,7 @@ impl Balancer {
             let may_go = |at: &usize| !is_taken[*at] && settings.permits(&candidates[*at].id, to);
             let chosen: Vec<usize> = match evaluated.choice {
                 Choice::Own => {
-                    let own = evaluated.chosen.iter().filter(|(rank, _)| *rank == to);
+                    let own = evaluated.chosen.iter().filter(|(rank, _)| *rank == position);
                     own.flat_map(|(_, chosen)| chosen.iter().copied()).filter(may_go).take(room).collect()
                 }
                 _ => {
@@ -374,7 +408,7 @@ impl Balancer {
         if evaluated.state.is_some() {
             self.state = evaluated.state;
         }
-        decision.targets = evaluated.targets;
+        decision.targets = tick.by_number(evaluated.targets.into_iter());
         decision.log = evaluated.log;
     }
 

@@ -33,7 +33,9 @@ mod tests {
         let entry = r#"{"format":1,"version":7,"policy":{"name":"hash","object":"o"},"settings":{"pins":{"group:1":2}}}"#;
         let load = r#"{"format":1,"rank":0,"at_ms":5,"policy":["hash",7],"metrics":{"all_load":1.5,"further":{"x":1}},
             "resources":[{"id":"group:1","load":0.5}],"moves":[{"at_ms":1,"made":{"id":"group:1","load":0.5,"from":0,"to":1,
-            "mode":"proxy-half","is_pin":false}}]}"#;
+            "mode":"proxy-half","is_pin":false}}],"migrations":[{"id":"group:1","from":"a","to":"b","phase":"asking","since_ms":1,
+            "members":2}],"reflector":{"address":"h:1","ids":3,"settings":"x","groups":[{"group":"7400/1","location":"l",
+            "members":2,"datagrams_per_second":1.5,"copies_per_second":3}]}}"#;
         let trace = r#"{"trace":1,"ranks":2}
             {"kind":"subtree","name":"/%","count":3,"load":1}"#;
         let policy = SHIPPED[0].text;

@@ -32,6 +32,8 @@ struct Past {
     /// The number of moves that gained nothing or led back, since the last one that gained something.
     failures: u32,
     rests_until: Duration,
+    /// The time until which a move that failed is not tried again, even if the resource is pinned.
+    failed_until: Duration,
 }
 
 /// A move that is to be judged.
@@ -82,18 +84,27 @@ impl Ledger {
         self.observe(made, now, tick)
     }
 
-    /// Notes a move that another rank made.
-    pub fn observe(&mut self, made: &Move, at: Duration, tick: Duration) -> Option<Note> {
-        let is_known = self.past.contains_key(&made.id);
-        if !is_known {
+    /// Returns when the move of a resource may be tried again, if it failed.
+    pub fn failed_until(&self, id: &ResourceId, now: Duration) -> Option<Duration> {
+        self.past.get(id).map(|past| past.failed_until).filter(|until| *until > now)
+    }
+
+    fn past_of(&mut self, id: &ResourceId) -> &mut Past {
+        if !self.past.contains_key(id) {
             while self.order.len() >= REMEMBERED_MAX
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.past.remove(&oldest);
             }
-            self.order.push_back(made.id.clone());
+            self.order.push_back(id.clone());
         }
-        let past = self.past.entry(made.id.clone()).or_default();
+        self.past.entry(id.clone()).or_default()
+    }
+
+    /// Notes a move that another rank made.
+    pub fn observe(&mut self, made: &Move, at: Duration, tick: Duration) -> Option<Note> {
+        let is_known = self.past.contains_key(&made.id);
+        let past = self.past_of(&made.id);
         if is_known && at <= past.at {
             return None;
         }
@@ -110,9 +121,9 @@ impl Ledger {
     /// Notes that a move could not be made after all: the resource rests.
     pub fn failed(&mut self, id: &ResourceId, now: Duration, tick: Duration) {
         self.open.retain(|open| open.id != *id);
-        if let Some(past) = self.past.get_mut(id) {
-            rest(past, now, tick);
-        }
+        let past = self.past_of(id);
+        rest(past, now, tick);
+        past.failed_until = past.rests_until;
     }
 
     /// Notes that a move was not begun: there is nothing to judge.
@@ -205,6 +216,10 @@ mod tests {
         ledger.moved(&moved(0, 1), &[10.0, 0.0], at(1), TICK);
         ledger.failed(&moved(0, 1).id, at(1), TICK);
         assert_eq!(ledger.rests_until(&moved(0, 1).id, at(2)), Some(at(5)));
+        assert_eq!(ledger.failed_until(&moved(0, 1).id, at(2)), Some(at(5)));
+        let pinned = "group:pinned".parse().unwrap();
+        ledger.failed(&pinned, at(1), TICK);
+        assert_eq!(ledger.failed_until(&pinned, at(2)), Some(at(5)), "pins are not in the ledger before");
         assert!(ledger.judge(&[10.0, 0.0], at(4), TICK).is_empty());
     }
 

@@ -3,7 +3,7 @@
 //! A [`Policy`] is a program in Lua that sees the [`Metrics`] of all ranks and says how much load one of them sends to each
 //! of the others. A [`Balancer`] makes moves of resources of that, within the [`Settings`]; the [`Ledger`] judges what they
 //! gained. [`simulate`](simulate()) runs the same over a trace, a [`Driver`] at a rank. Which policy is in force is an entry
-//! of a map, which names an object with the text ([`Registry`]).
+//! of a map, which names an object with the text ([`Registry`]). Reflectors share out groups by the same policies.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -31,8 +31,10 @@ mod fuzz;
 mod ledger;
 pub mod limit;
 pub mod metric;
+mod migration;
 mod policy;
 mod publish;
+mod reflector;
 mod registry;
 mod resource;
 mod select;
@@ -46,8 +48,10 @@ pub use driver::{Driver, Migrate, Sense};
 pub use fuzz::fuzz;
 pub use ledger::Ledger;
 pub use metric::{Counter, Counters, Metrics};
+pub use migration::{Migration, Phase};
 pub use policy::{Choice, Evaluated, Policy, PolicyError, View, check_name};
 pub use publish::{LOAD_OBJECT, MadeMove, Participants, Published, participants, publish, published};
+pub use reflector::{GroupLoad, REFLECTORS_OBJECT, Reflector, present, published_reflectors};
 pub use registry::{BalanceError, InForce, MAP, POLICY_ENTRY, Past, Registry, Stored};
 pub use resource::{Kind, Resource, ResourceId};
 pub use select::select;

@@ -37,6 +37,13 @@ pub const PUBLISHED_RESOURCES_MAX: usize = 256;
 /// The maximum number of recent moves that a rank publishes.
 pub const PUBLISHED_MOVES_MAX: usize = 64;
 
+/// The maximum number of moves under way that a rank or a reflector publishes.
+pub const PUBLISHED_MIGRATIONS_MAX: usize = 64;
+/// The maximum length of the name of a place, in bytes.
+pub const PLACE_BYTES_MAX: usize = 256;
+/// The maximum number of moves that may be under way from ticks before.
+pub const LATE_MOVES_MAX: usize = 8;
+
 /// The bounds of one run of a policy.
 pub const BOUNDS: Bounds = Bounds {
     instructions: 30_000_000,

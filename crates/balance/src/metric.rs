@@ -82,6 +82,17 @@ impl Metrics {
         self.resources = resources.len() as f64;
     }
 
+    /// Counts the load of a group more, or less if it is negative. What cannot be stays as it is.
+    pub(crate) fn add_group(&mut self, load: f64) {
+        let [_, _, group] = &mut self.kinds;
+        for value in [&mut self.request_rate, &mut self.own_load, &mut self.all_load, group] {
+            let after = (*value + load).max(0.0);
+            if after.is_finite() {
+                *value = after;
+            }
+        }
+    }
+
     /// Checks metrics from outside: every value is finite and not negative, and there are not too many.
     ///
     /// # Errors

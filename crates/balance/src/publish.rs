@@ -1,7 +1,9 @@
-//! The loads that ranks tell each other: one object, in which each rank overwrites a key of its own at every tick.
+//! The loads that ranks tell each other: one object, in which each rank overwrites a key of its own at every tick. Reflectors
+//! do the same in an object of their own ([`crate::reflector`]).
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
     Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
@@ -12,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::decide::Move;
 use crate::limit::{PUBLISHED_MOVES_MAX, PUBLISHED_RESOURCES_MAX, RANKS_MAX};
 use crate::metric::Metrics;
+use crate::migration::{self, Migration};
+use crate::reflector::Reflector;
 use crate::resource::Resource;
 
 /// The object with what ranks publish.
@@ -46,6 +50,12 @@ pub struct Published {
     pub resources: Vec<Resource>,
     /// Its latest moves, in order.
     pub moves: Vec<MadeMove>,
+    /// The moves away from it that are under way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub migrations: Vec<Migration>,
+    /// The reflector, if this is about one, and `rank` is its number among those that are balanced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reflector: Option<Reflector>,
 }
 
 impl Published {
@@ -62,7 +72,9 @@ impl Published {
         biggest.sort_by(|a, b| b.load.total_cmp(&a.load).then_with(|| a.id.cmp(&b.id)));
         let resources = biggest.into_iter().take(PUBLISHED_RESOURCES_MAX).cloned().collect();
         let moves = moves[moves.len().saturating_sub(PUBLISHED_MOVES_MAX)..].to_vec();
-        Self { format: FORMAT, rank, at_ms, policy, metrics: metrics.clone(), resources, moves }
+        let (migrations, reflector) = (Vec::new(), None);
+        let metrics = metrics.clone();
+        Self { format: FORMAT, rank, at_ms, policy, metrics, resources, moves, migrations, reflector }
     }
 
     /// Checks what another one has published.
@@ -80,11 +92,13 @@ impl Published {
         if loads.any(|load| !load.is_finite() || load < 0.0) {
             return Err("the load of a resource cannot be".to_owned());
         }
+        migration::check(&self.migrations)?;
+        self.reflector.as_ref().map_or(Ok(()), Reflector::check)?;
         self.metrics.check()
     }
 }
 
-fn key(rank: usize) -> Result<Key, StoreError> {
+pub(crate) fn key(rank: usize) -> Result<Key, StoreError> {
     Key::new(format!("{rank:08}"))
 }
 
@@ -93,11 +107,14 @@ fn key(rank: usize) -> Result<Key, StoreError> {
 /// # Errors
 /// Those of the store.
 pub async fn publish(store: &dyn ObjectStore, published: &Published) -> Result<(), StoreError> {
-    let value = serde_json::to_vec(published)
-        .map_err(|error| StoreError::new(ErrorKind::Invalid, error.to_string()))?;
-    let key = key(published.rank)?;
-    let transaction = Transaction::new().change(WriteOp::SetKey { key, value: value.into() });
+    let (key, value) = (key(published.rank)?, encode(published)?);
+    let transaction = Transaction::new().change(WriteOp::SetKey { key, value });
     store.apply(&ObjectId::new(LOAD_OBJECT)?, transaction).await.map(drop)
+}
+
+pub(crate) fn encode(published: &Published) -> Result<Bytes, StoreError> {
+    let value = serde_json::to_vec(published);
+    value.map(Bytes::from).map_err(|error| StoreError::new(ErrorKind::Invalid, error.to_string()))
 }
 
 /// Returns what all ranks have published, in the order of their numbers. What cannot be read is left out.
@@ -105,8 +122,24 @@ pub async fn publish(store: &dyn ObjectStore, published: &Published) -> Result<(
 /// # Errors
 /// Those of the store.
 pub async fn published(store: &dyn ObjectStore) -> Result<Vec<Published>, StoreError> {
-    let object = ObjectId::new(LOAD_OBJECT)?;
-    let mut found = Vec::new();
+    Ok(entries(store, LOAD_OBJECT).await?.into_iter().filter_map(|entry| entry.read).collect())
+}
+
+/// A key of an object with loads.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadEntry {
+    /// The number.
+    pub rank: usize,
+    /// The value.
+    pub value: Bytes,
+    /// What it says; `None` if that cannot be read.
+    pub read: Option<Published>,
+}
+
+/// Returns the keys of an object with loads that can be numbers, in order.
+pub(crate) async fn entries(store: &dyn ObjectStore, object: &str) -> Result<Vec<LoadEntry>, StoreError> {
+    let object = ObjectId::new(object)?;
+    let mut found: Vec<LoadEntry> = Vec::new();
     let mut range = KeyRange::all();
     loop {
         let keys = ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
@@ -117,12 +150,12 @@ pub async fn published(store: &dyn ObjectStore) -> Result<Vec<Published>, StoreE
         let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Err(nonsense()) };
         for (name, value) in &page.entries {
             let rank = std::str::from_utf8(name.as_bytes()).ok().and_then(|text| text.parse::<usize>().ok());
-            let read = serde_json::from_slice::<Published>(value).ok();
-            if let (Some(rank), Some(read)) = (rank, read)
-                && read.check(rank).is_ok()
+            if let Some(rank) = rank.filter(|rank| *rank < RANKS_MAX)
                 && found.len() < RANKS_MAX
             {
-                found.push(read);
+                let read = serde_json::from_slice::<Published>(value).ok();
+                let read = read.filter(|read| read.check(rank).is_ok());
+                found.push(LoadEntry { rank, value: value.clone(), read });
             }
         }
         match page.entries.last() {
@@ -130,8 +163,9 @@ pub async fn published(store: &dyn ObjectStore) -> Result<Vec<Published>, StoreE
             _ => break,
         }
     }
-    found.sort_by_key(|read| read.rank);
-    found.dedup_by_key(|read| read.rank);
+    // Of two keys for one number ("1" and "00000001") the one that can be read counts.
+    found.sort_by_key(|entry| (entry.rank, entry.read.is_none()));
+    found.dedup_by_key(|entry| entry.rank);
     Ok(found)
 }
 
@@ -163,11 +197,16 @@ pub enum Participants {
     },
 }
 
+/// Returns whether what was published is of the latest ticks.
+pub(crate) fn is_fresh(read: &Published, now: Duration, tick: Duration) -> bool {
+    now.abs_diff(Duration::from_millis(read.at_ms)) <= tick * FRESH_TICKS
+}
+
 /// Returns the ranks that take part, of what was published: those from 0 to the last one that published something in the
 /// latest ticks. What is of a later time than now by as much is not fresh either: it would stay so after the rank is gone.
 pub fn participants(published: Vec<Published>, now: Duration, tick: Duration) -> Participants {
     let age = |read: &Published| now.saturating_sub(Duration::from_millis(read.at_ms));
-    let is_fresh = |read: &Published| now.abs_diff(Duration::from_millis(read.at_ms)) <= tick * FRESH_TICKS;
+    let is_fresh = |read: &Published| is_fresh(read, now, tick);
     let count = published.iter().filter(|read| is_fresh(read)).map(|read| read.rank + 1).max().unwrap_or(0);
     let mut known = published.into_iter().peekable();
     let mut all = Vec::with_capacity(count);
@@ -184,7 +223,6 @@ pub fn participants(published: Vec<Published>, now: Duration, tick: Duration) ->
 mod tests {
     use std::sync::Arc;
 
-    use bytes::Bytes;
     use nacre_object::testkit::{MemoryStore, block_on};
 
     use super::*;

@@ -32,6 +32,14 @@ impl Kind {
         }
     }
 
+    /// Returns the word for what has resources of this kind.
+    pub fn holder(self) -> &'static str {
+        match self {
+            Kind::Subtree | Kind::Sequencer => "rank",
+            Kind::Group => "reflector",
+        }
+    }
+
     /// Returns the name of the metric with the load of a rank's resources of this kind.
     pub fn metric(self) -> &'static str {
         match self {

@@ -207,7 +207,7 @@ pub fn simulate(
         let at_s = now.as_secs_f64();
         let mut step = Step { at_s, loads, served, moves: Vec::new(), notes: Vec::new(), log: Vec::new() };
         for (rank, balancer) in balancers.iter_mut().enumerate() {
-            let seen = Tick { now, ranks: &metrics, resources: &world.ranks[rank] };
+            let seen = Tick { now, ranks: &metrics, numbers: &[], resources: &world.ranks[rank] };
             let decision = balancer.tick(&seen, settings, &mut ledger);
             for note in decision.notes {
                 match &note {

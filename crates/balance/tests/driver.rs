@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use nacre_balance::{Driver, Metrics, Migrate, Move, Registry, Resource, Sense, published, shipped};
+use nacre_balance::{
+    Driver, Metrics, Migrate, Migration, Move, Phase, Published, Reflector, Registry, Resource, Sense,
+    published, published_reflectors, shipped,
+};
 use nacre_map::log::Log;
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
@@ -229,4 +232,181 @@ async fn a_move_that_fails_is_reported_and_the_resource_rests() {
     let lines = lines(&store).await;
     assert!(lines.iter().any(|line| line.contains("cannot move sequencer:seven to rank 1")), "{lines:?}");
     assert!(published(&*store).await.unwrap()[0].moves.is_empty());
+}
+
+/// A reflector of the world: its number there is that of its address, not the one that it gets.
+struct Member {
+    at: usize,
+    world: World,
+}
+
+impl Sense for Member {
+    fn sense(&mut self, now: Duration) -> Option<(usize, Metrics, Vec<Resource>)> {
+        Rank { number: self.at, world: self.world.clone() }.sense(now)
+    }
+
+    fn reflector(&mut self) -> Option<Reflector> {
+        Some(Reflector { address: format!("192.0.2.{}:7400", self.at), ..Reflector::default() })
+    }
+}
+
+/// Moves of groups, by the addresses that the numbers stand for.
+struct GroupMoves {
+    at: usize,
+    world: World,
+    addresses: Mutex<Vec<(usize, String)>>,
+}
+
+impl Migrate for GroupMoves {
+    fn migrate(&self, wanted: &Move) -> BoxFuture<'static, Result<(), StoreError>> {
+        let addresses = self.addresses.lock().unwrap();
+        let (_, address) = addresses.iter().find(|(number, _)| *number == wanted.to).unwrap();
+        let to: usize =
+            address.strip_prefix("192.0.2.").unwrap().strip_suffix(":7400").unwrap().parse().unwrap();
+        let moved = Move { from: self.at, to, ..wanted.clone() };
+        Moves { world: self.world.clone(), fails: false }.migrate(&moved)
+    }
+
+    fn learn(&self, others: &[Published]) {
+        let seats = others.iter().map(|one| (one.rank, one.reflector.as_ref().unwrap().address.clone()));
+        *self.addresses.lock().unwrap() = seats.collect();
+    }
+}
+
+fn reflector(store: &Arc<dyn ObjectStore>, world: &World, at: usize) -> Driver {
+    let moves = GroupMoves { at, world: world.clone(), addresses: Mutex::default() };
+    let sense = Box::new(Member { at, world: world.clone() });
+    Driver::new(store.clone(), &format!("reflector{at}"), sense, Arc::new(moves)).unwrap()
+}
+
+fn group(name: &str, load: f64) -> Resource {
+    Resource { id: format!("group:{name}").parse().unwrap(), load }
+}
+
+#[tokio::test]
+async fn reflectors_are_a_set_of_their_own_and_one_that_is_gone_stops_nobody() {
+    let (store, world) = (new(), world(1));
+    set(&store, "adaptable", shipped("adaptable").unwrap().text).await;
+    let groups: Vec<Resource> = ["a", "b", "c", "d", "e", "f"].map(|name| group(name, 10.0)).to_vec();
+    let busy: World = Arc::new(Mutex::new(vec![Vec::new(), Vec::new(), groups]));
+    let mut rank = driver(&store, &world, 0, false);
+    let mut drivers: Vec<Driver> = (0..3).map(|at| reflector(&store, &busy, at)).collect();
+    for _ in 0..3 {
+        rank.tick().await;
+        for driver in &mut drivers {
+            driver.tick().await;
+        }
+    }
+    let counts: Vec<usize> = busy.lock().unwrap().iter().map(Vec::len).collect();
+    assert_eq!(counts, [2, 2, 2]);
+    assert_eq!(published(&*store).await.unwrap().len(), 1, "ranks do not see reflectors");
+    let known = published_reflectors(&*store).await.unwrap();
+    assert_eq!(known.iter().map(|one| one.rank).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(known[2].moves.len(), 4);
+
+    // The one in the middle goes, and what it published becomes old.
+    drop(drivers.remove(1));
+    let mut old = serde_json::to_value(&known[1]).unwrap();
+    old["at_ms"] = 1000.into();
+    let write = nacre_object::WriteOp::SetKey {
+        key: nacre_object::Key::new("00000001").unwrap(),
+        value: old.to_string().into(),
+    };
+    let object = ObjectId::new(nacre_balance::REFLECTORS_OBJECT).unwrap();
+    store.apply(&object, Transaction::new().change(write)).await.unwrap();
+    {
+        // In front of the others, so that none of those goes back to where it was.
+        let mut busy = busy.lock().unwrap();
+        drop(busy[0].splice(0..0, ["g", "h", "i", "j"].map(|name| group(name, 10.0))));
+    }
+    for _ in 0..2 {
+        for driver in &mut drivers {
+            driver.tick().await;
+        }
+    }
+    let counts: Vec<usize> = busy.lock().unwrap().iter().map(Vec::len).collect();
+    assert_eq!(counts, [4, 2, 4], "nothing goes to the one that is gone");
+    let lines = lines(&store).await;
+    assert!(lines.is_empty(), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_move_that_fails_again_and_again_is_reported_once() {
+    let (store, world) = (new(), world(2));
+    let registry = Registry::new(store.clone()).unwrap();
+    let pin = |mut known: nacre_balance::InForce| {
+        known.settings.pins.insert("sequencer:seven".parse().unwrap(), 1);
+        // So that it is tried again soon.
+        known.settings.tick_ms = 100;
+        Ok(known)
+    };
+    registry.change("ada", pin).await.unwrap();
+    set(&store, "idle", "return {}").await;
+    let mut drivers: Vec<Driver> = (0..2).map(|number| driver(&store, &world, number, true)).collect();
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut tries = 0;
+    while tries < 3 && Instant::now() < until {
+        for driver in &mut drivers {
+            let decision = driver.tick().await;
+            tries += decision.map_or(0, |decision| decision.moves.len());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(tries >= 3, "it is tried again");
+    let lines = lines(&store).await;
+    let failures = lines.iter().filter(|line| line.contains("cannot move sequencer:seven to rank 1"));
+    assert_eq!(failures.count(), 1, "{lines:?}");
+}
+
+/// Moves that wait until they are let go.
+struct Slow {
+    gate: Arc<tokio::sync::Notify>,
+    moves: Moves,
+}
+
+impl Migrate for Slow {
+    fn migrate(&self, wanted: &Move) -> BoxFuture<'static, Result<(), StoreError>> {
+        // What is moved is looked for when it is polled.
+        let (gate, moved) = (self.gate.clone(), self.moves.migrate(wanted));
+        async move {
+            gate.notified().await;
+            moved.await
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_move_longer_than_a_tick_is_shown_while_it_lasts_and_noted_at_its_end() {
+    let (store, world) = (new(), world(2));
+    let registry = Registry::new(store.clone()).unwrap();
+    let shorten = |mut known: nacre_balance::InForce| {
+        known.settings.tick_ms = 100;
+        Ok(known)
+    };
+    registry.change("ada", shorten).await.unwrap();
+    set(&store, "sequencer", shipped("sequencer").unwrap().text).await;
+    let gate = Arc::new(tokio::sync::Notify::new());
+    let rank = Rank { number: 0, world: world.clone() };
+    let moves = Slow { gate: gate.clone(), moves: Moves { world: world.clone(), fails: false } };
+    let mut slow = Driver::new(store.clone(), "slow", Box::new(rank), Arc::new(moves)).unwrap();
+    let mut other = driver(&store, &world, 1, false);
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut shown: Vec<Migration> = Vec::new();
+    while shown.is_empty() && Instant::now() < until {
+        other.tick().await;
+        slow.tick().await;
+        shown = published(&*store).await.unwrap()[0].migrations.clone();
+    }
+    let seven = &shown[0];
+    assert_eq!((&*seven.id.to_string(), seven.phase), ("sequencer:seven", Phase::Moving));
+    assert_eq!((&*seven.from, &*seven.to), ("rank 0", "rank 1"));
+    gate.notify_one();
+    while published(&*store).await.unwrap()[0].moves.is_empty() && Instant::now() < until {
+        other.tick().await;
+        slow.tick().await;
+    }
+    let own = &published(&*store).await.unwrap()[0];
+    assert_eq!(&*own.moves[0].made.id.name, "seven");
+    assert!(own.migrations.iter().all(|migration| migration.id != own.moves[0].made.id), "{own:?}");
 }

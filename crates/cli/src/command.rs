@@ -1,5 +1,6 @@
 //! The commands: one file for each, or for a pair that belongs together.
 
+pub mod across;
 pub mod administration;
 pub mod apply;
 pub mod balance;

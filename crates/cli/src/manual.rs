@@ -205,14 +205,29 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre balance set --moves 2", "move at most 2 resources away from a rank at a tick"),
         ],
     ),
-    ("balance show", &[("nacre balance show", "print the policy in force and the settings")]),
-    ("balance history", &[("nacre balance history", "list the changes that are kept")]),
+    (
+        "balance show",
+        &[("nacre balance show", "print the policy in force, the settings and the moves under way")],
+    ),
+    (
+        "balance history",
+        &[
+            ("nacre balance history", "list the changes that are kept"),
+            ("nacre balance history --moves -n 20", "list the last 20 moves of sequencers and groups"),
+        ],
+    ),
     (
         "balance rollback",
         &[("nacre balance rollback", "put the policy before the present one into force again")],
     ),
     ("balance off", &[("nacre balance off", "stop balancing")]),
-    ("balance pin", &[("nacre balance pin sequencer:orders 2", "keep a sequencer at rank 2")]),
+    (
+        "balance pin",
+        &[
+            ("nacre balance pin sequencer:orders 2", "keep a sequencer at rank 2"),
+            ("nacre balance pin group:harbour 0", "keep the group of a location at reflector 0"),
+        ],
+    ),
     ("balance unpin", &[("nacre balance unpin sequencer:orders", "leave it to the policy again")]),
     (
         "balance mask",
@@ -420,6 +435,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre walk /lustre --ost 7 --list", "list the files on one object storage target of Lustre"),
             ("nacre walk /scratch --index scratch.sqlite", "store the sweep as a database"),
             ("nacre walk /scratch --index scratch.parquet", "store it for DuckDB, pandas and Spark"),
+            ("nacre walk nacre:/results --top 20", "show the largest files in the namespace of a store"),
         ],
     ),
     (
@@ -447,6 +463,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre copy /data /backup/", "copy a tree to /backup/data, or continue such a copy"),
             ("nacre copy --verify --fsync /data /backup/", "sync the copy to disk, and compare it"),
             ("nacre copy --prune .git project /backup/", "leave out everything of this name"),
+            ("nacre copy project nacre:/projects/", "copy a tree into the namespace of a store"),
             (
                 "nacre copy --mirror --dry-run /data /mirror",
                 "count the changes that would make /mirror a mirror",

@@ -1,12 +1,16 @@
-//! The balancer of the daemon's metadata rank: what it learns of the rank, and how it moves sequencers away.
+//! The balancer of the daemon's metadata rank: what it learns of the rank, and how it moves sequencers away. That of a
+//! reflector is `reflect/balance.rs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::future::{BoxFuture, FutureExt};
-use nacre_balance::{Driver, Kind, Metrics, Migrate, Mode, Move, Resource, ResourceId, Sense};
+use nacre_balance::limit::PUBLISHED_MIGRATIONS_MAX;
+use nacre_balance::{
+    Driver, Kind, Metrics, Migrate, Migration, Mode, Move, Phase, Resource, ResourceId, Sense,
+};
 use nacre_meta::role::{self, Handle, SEQUENCER_PREFIX};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
 use nacre_quantity::Escaped;
@@ -34,17 +38,30 @@ impl Balancing {
         name: &str,
         rank: Handle,
     ) -> Result<Balancing, StoreError> {
+        let known = Known::default();
+        let source = Source {
+            rank: rank.clone(),
+            known: known.clone(),
+            processor: Processor::default(),
+            is_moving: false,
+        };
+        let driver = Driver::new(store, name, Box::new(source), Arc::new(Mover { rank, known }))?;
+        Self::of(driver.run())
+    }
+
+    /// Starts a thread with the work of a balancer, which ends when this is dropped.
+    ///
+    /// # Errors
+    /// `Io` if no thread can be started.
+    pub(crate) fn of(work: impl Future<Output = ()> + Send + 'static) -> Result<Balancing, StoreError> {
         let failed = |error: std::io::Error| {
             StoreError::new(ErrorKind::Io, format!("cannot start the thread that balances load: {error}"))
         };
-        let known = Known::default();
-        let source = Source { rank: rank.clone(), known: known.clone(), processor: Processor::default() };
-        let driver = Driver::new(store, name, Box::new(source), Arc::new(Mover { rank, known }))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (stop, stopped) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
         let work = async move {
             tokio::select! {
-                () = driver.run() => {}
+                () = work => {}
                 _ = stopped => {}
             }
         };
@@ -95,6 +112,8 @@ struct Source {
     rank: Handle,
     known: Known,
     processor: Processor,
+    /// True if a sequencer was being moved when the rank was last looked at.
+    is_moving: bool,
 }
 
 impl Sense for Source {
@@ -104,6 +123,7 @@ impl Sense for Source {
         if load.epoch == 0 {
             return None;
         }
+        self.is_moving = load.resources.iter().any(|resource| resource.moving);
         let mut known = self.known.lock();
         known.clear();
         let mut resources = Vec::with_capacity(load.resources.len());
@@ -127,6 +147,32 @@ impl Sense for Source {
         metrics.further.insert("sessions".to_owned(), load.sessions as f64);
         Some((load.rank as usize, metrics, resources))
     }
+
+    fn migrations(&mut self) -> Vec<Migration> {
+        // The rank is not held up each second for nothing: those of the balancer itself are known anyway.
+        if !self.is_moving {
+            return Vec::new();
+        }
+        let migrations = migrations(&self.rank);
+        self.is_moving = !migrations.is_empty();
+        migrations
+    }
+}
+
+/// Returns the migrations of sequencers that a rank makes, whoever wants them.
+fn migrations(rank: &Handle) -> Vec<Migration> {
+    let migrating = rank.migrating(PUBLISHED_MIGRATIONS_MAX);
+    if migrating.is_empty() {
+        return Vec::new();
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let from = format!("rank {}", rank.rank());
+    let migration = |(object, to, passed): (ObjectId, u32, Duration)| {
+        let since_ms = u64::try_from(now.saturating_sub(passed).as_millis()).unwrap_or(u64::MAX);
+        let (id, from, to) = (resource_id(&object)?, from.clone(), format!("rank {to}"));
+        Some(Migration { id, from, to, phase: Phase::Moving, since_ms, members: None })
+    };
+    migrating.into_iter().filter_map(migration).collect()
 }
 
 struct Mover {
@@ -155,14 +201,14 @@ impl Migrate for Mover {
 
 /// The load of the processor by this process.
 #[derive(Default)]
-struct Processor {
+pub(crate) struct Processor {
     last: Option<(Instant, f64)>,
     average: f64,
 }
 
 impl Processor {
     /// Returns the load since the last measurement, and the average over the last minute, where 1 is one processor.
-    fn measure(&mut self) -> (f64, f64) {
+    pub(crate) fn measure(&mut self) -> (f64, f64) {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         let (now, spent_s) = (Instant::now(), spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9);
         let Some((before, spent_before_s)) = self.last.replace((now, spent_s)) else { return (0.0, 0.0) };
@@ -175,7 +221,7 @@ impl Processor {
 }
 
 /// Returns the resident memory of this process; 0 if the system does not say.
-fn memory_bytes() -> f64 {
+pub(crate) fn memory_bytes() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());

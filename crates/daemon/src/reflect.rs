@@ -5,6 +5,7 @@
 //! two turns; it gives others nothing but messages. So neither a slow store nor a scrape holds up a datagram.
 
 mod administration;
+mod balance;
 mod core;
 mod handle;
 mod location_map;
@@ -37,6 +38,7 @@ pub use self::service::{
     EXPEL, EXPELLED, Expulsion, REFLECT, RELOCATE, RELOCATED, ReflectService, Relocation, expel_at,
     get_expulsion, get_relocated, get_relocation, put_expulsion, put_relocation, relocate_at,
 };
+use crate::balance::Balancing;
 
 /// Options of a reflector.
 #[derive(Clone, Debug)]
@@ -131,6 +133,8 @@ pub struct Server {
     handle: Handle,
     /// A channel that is closed when the data thread ends.
     alive: watch::Receiver<()>,
+    /// The balancer, if there may be other reflectors.
+    balancing: Option<Balancing>,
     data: Option<JoinHandle<Result<(), ServerError>>>,
     side: Option<JoinHandle<()>>,
 }
@@ -165,17 +169,15 @@ impl Server {
         let mut secret = [0; 32];
         rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| ServerError::System { action: "get random numbers", why: error.into() })?;
-        let mut control = Control::new(
-            ControlOptions {
-                loopback: options.loopback || is_loopback(&bound),
-                own: bound.clone(),
-                broadcast: broadcast()?,
-                group_default: Some(options.group),
-                state_default: options.state,
-                ..options.control.clone()
-            },
-            Secret::new(secret),
-        );
+        let control_options = ControlOptions {
+            loopback: options.loopback || is_loopback(&bound),
+            own: bound.clone(),
+            broadcast: broadcast()?,
+            group_default: Some(options.group),
+            state_default: options.state,
+            ..options.control.clone()
+        };
+        let mut control = Control::new(control_options.clone(), Secret::new(secret));
         for (id, group) in groups(&options, shared) {
             control.set_group(id, group);
             control.set_state(read_clocks(), id, options.state);
@@ -197,9 +199,18 @@ impl Server {
         )?);
         let handle = Handle { tasks, locations, pictures: Arc::default() };
         let (ending, alive) = watch::channel(());
-        let mut server =
-            Server { addresses: bound, plane: kind, plane_reason, handle, alive, data: None, side: None };
-        server.start_side(store, options.store.is_some(), wants)?;
+        let shared = shared.to_vec();
+        let mut server = Server {
+            addresses: bound,
+            plane: kind,
+            plane_reason,
+            handle,
+            alive,
+            balancing: None,
+            data: None,
+            side: None,
+        };
+        server.start_side(store.clone(), options.store.is_some(), wants)?;
         let thread = std::thread::Builder::new().name("nacre-reflect".to_owned());
         let thread = thread.spawn(move || {
             let ended = core.run(&receiver);
@@ -207,6 +218,11 @@ impl Server {
             ended
         });
         server.data = Some(thread.map_err(|why| ServerError::System { action: "start a thread", why })?);
+        if options.store.is_some() {
+            let Handle { tasks, locations, .. } = server.handle.clone();
+            let (store, ids) = (Arc::new(store), options.ids);
+            server.balancing = balance::start(store, tasks, locations, &control_options, &shared, ids)?;
+        }
         Ok(server)
     }
 
@@ -273,6 +289,7 @@ impl Server {
     }
 
     fn end(&mut self) -> Result<(), ServerError> {
+        drop(self.balancing.take());
         self.handle.tasks.give(Core::close);
         let data = match self.data.take() {
             None => Ok(()),

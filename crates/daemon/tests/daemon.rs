@@ -150,7 +150,10 @@ fn two_servers_cannot_have_the_same_folder_or_address() {
         assert!(error.message.starts_with(&format!("cannot listen on {address}: ")), "{error}");
         assert!(error.message.ends_with("choose another address with --listen"), "{error}");
     }
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Below those that the system gives to others meanwhile.
+    let mut ports = (0..20_000).map(|number| 10_000 + ((std::process::id() + number) % 20_000) as u16);
+    let port = ports.find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
+    let free = SocketAddr::from(([127, 0, 0, 1], port));
     let socket = |name: &str| format!("unix:{}/{name}", folder.path().display());
     for (listen, why) in [
         (vec![socket(&"x".repeat(120))], "too long for a socket"),

@@ -8,7 +8,6 @@ use nacre_walk::lustre::Layout;
 use nacre_walk::record::{Place, Recorder};
 use nacre_walk::report::Sums;
 use nacre_walk::{Directory, Entry, FileKind, Metadata, Opened, Operation, WalkError};
-use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::schema::{DIRECTORIES_MAX, NUMBER_BITS, nanoseconds};
@@ -164,9 +163,7 @@ impl Recorder for SweepRecorder {
             self.open = false;
         }
         // Asked before its entries are read: if it changes later, its time then is a later one than is kept here.
-        let flags = StatxFlags::BASIC_STATS;
-        let stat =
-            rustix::fs::statx(directory.descriptor, c"", AtFlags::EMPTY_PATH, flags).ok().map(Metadata);
+        let stat = directory.stat().ok();
         let times =
             stat.as_ref().map_or((0, 0), |stat| (nanoseconds(stat.modified()), nanoseconds(stat.changed())));
         let earlier = self.earlier.as_mut().and_then(|earlier| {

@@ -174,7 +174,7 @@ impl Kept {
             return None;
         }
         let mut stat = entries.template.0;
-        stat.stx_mode = row.mode | type_bits(kind);
+        stat.stx_mode = row.mode | kind.mode_bits() as u16;
         stat.stx_nlink = row.links;
         stat.stx_uid = row.uid;
         stat.stx_gid = row.gid;
@@ -188,19 +188,4 @@ impl Kept {
         (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) = (changed.seconds, changed.nanoseconds);
         Some(Metadata(stat))
     }
-}
-
-/// Returns the bits of a mode that say what type a file has.
-fn type_bits(kind: FileKind) -> u16 {
-    use rustix::fs::FileType;
-    let file_type = match kind {
-        FileKind::Link => FileType::Symlink,
-        FileKind::Pipe => FileType::Fifo,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharacterDevice => FileType::CharacterDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-        FileKind::Directory => FileType::Directory,
-        FileKind::File | FileKind::Unknown => FileType::RegularFile,
-    };
-    file_type.as_raw_mode() as u16
 }

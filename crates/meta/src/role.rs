@@ -194,6 +194,12 @@ impl Handle {
         self.shared.core.lock().load(clock::now(), limit)
     }
 
+    /// Returns up to `limit` migrations away from this rank that are under way: the sequencer, the rank that it goes to, and
+    /// since how long.
+    pub fn migrating(&self, limit: usize) -> Vec<(ObjectId, RankNumber, Duration)> {
+        self.shared.core.lock().migrating(clock::now(), limit)
+    }
+
     /// Returns the load of a rank, another one or this.
     ///
     /// # Errors

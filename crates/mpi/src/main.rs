@@ -107,6 +107,7 @@ fn run(line: Line, world: &impl Communicator) -> i32 {
                 position: Some(number),
                 until: Some(number / 2),
                 inodes: vec![number],
+                ..Unit::default()
             };
             let number = |unit: &Unit| {
                 let number = unit.position.unwrap_or(u64::MAX);

@@ -59,6 +59,19 @@ fn listed(store: &RadosStore, page: usize) -> Vec<String> {
     }
 }
 
+/// Returns the shard of an object, by the checksum of its id that docs/ceph.md has.
+fn shard_of(name: &str) -> String {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut sum = 0x6e_6163_7265 ^ name.len() as u64;
+    for part in name.as_bytes().chunks(8) {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        sum = (sum ^ u64::from_le_bytes(word)).wrapping_mul(FACTOR);
+        sum ^= sum >> 32;
+    }
+    format!("nacre-index.{:02}", (sum.wrapping_mul(FACTOR) >> 32) % 32)
+}
+
 /// The index of a namespace, seen with Ceph's own tool.
 struct Index<'a> {
     cluster: &'a Cluster,
@@ -76,15 +89,17 @@ impl Index<'_> {
         names.lines().filter(|name| name.starts_with("nacre-index")).map(str::to_owned).collect()
     }
 
-    /// Returns the shard that an object's entry is in, and the keys about the object.
+    /// Returns the shard that an object's entry is in, and the keys about the object, if there are any.
     fn keys(&self, name: &str) -> Option<(String, Vec<String>)> {
-        self.objects().into_iter().find_map(|shard| {
-            let keys = String::from_utf8(self.rados(&["listomapkeys", &shard], b"")).unwrap();
-            let of =
-                |key: &&str| key.strip_prefix('n').is_some_and(|key| key.split('\u{1}').next() == Some(name));
-            let keys: Vec<String> = keys.lines().filter(of).map(str::to_owned).collect();
-            (!keys.is_empty()).then_some((shard, keys))
-        })
+        let shard = shard_of(name);
+        if !self.objects().contains(&shard) {
+            return None;
+        }
+        let keys = String::from_utf8(self.rados(&["listomapkeys", &shard], b"")).unwrap();
+        let of =
+            |key: &&str| key.strip_prefix('n').is_some_and(|key| key.split('\u{1}').next() == Some(name));
+        let keys: Vec<String> = keys.lines().filter(of).map(str::to_owned).collect();
+        (!keys.is_empty()).then_some((shard, keys))
     }
 
     /// Waits until an object's entry has no marks; returns its shard, its key and its value.

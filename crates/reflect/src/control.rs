@@ -29,6 +29,7 @@ use bytes::Bytes;
 pub use counter::{Counter, Counters};
 pub use expel::{BANS_MAX, Ban, Subject, Suppliers};
 use limit::{DepartedMembers, Sources};
+pub use place::Departure;
 use place::Moving;
 use relay::{Opening, Relay, Relays};
 pub use relay::{RELAY_MS, SILENT_MS};

@@ -10,7 +10,7 @@
 //! - A directory gets its mode and times when everything in it is done.
 //! - Several processes make a copy together by its parts: see [`Copy::together`].
 
-mod attributes;
+pub mod attributes;
 mod claim;
 mod data;
 mod destination;

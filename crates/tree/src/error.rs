@@ -20,6 +20,18 @@ pub enum Cause {
     System(i32),
     /// A reason found by this crate.
     Other(&'static str),
+    /// A reason that something else than a file system gives.
+    Said(String),
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Cause::System(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
+            Cause::Other(text) => f.write_str(text),
+            Cause::Said(text) => f.write_str(text),
+        }
+    }
 }
 
 impl From<Errno> for Cause {
@@ -46,7 +58,8 @@ pub struct EntryError {
 }
 
 impl EntryError {
-    pub(crate) fn new(path: Vec<u8>, attempted: &'static str, cause: impl Into<Cause>) -> EntryError {
+    /// Creates the error of an operation, such as "cannot remove", on a path.
+    pub fn new(path: Vec<u8>, attempted: &'static str, cause: impl Into<Cause>) -> EntryError {
         EntryError { path, attempted, cause: cause.into() }
     }
 
@@ -57,10 +70,7 @@ impl EntryError {
 
     /// Returns the reason as the end of a sentence.
     pub fn reason(&self) -> String {
-        match self.cause {
-            Cause::System(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
-            Cause::Other(text) => text.to_owned(),
-        }
+        self.cause.to_string()
     }
 }
 
@@ -102,7 +112,8 @@ impl EntryErrors {
         self.first.lock().clone()
     }
 
-    pub(crate) fn add(&self, failure: EntryError) {
+    /// Adds a failure.
+    pub fn add(&self, failure: EntryError) {
         let mut first = self.first.lock();
         self.count.fetch_add(1, Ordering::Relaxed);
         if first.len() < KEPT_MAX {

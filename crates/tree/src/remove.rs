@@ -4,8 +4,9 @@
 //!   what the removal has passed cannot lead it out of its roots.
 //! - A directory is removed once everything in it was visited. It may not be empty then, because entries were created or
 //!   moved there meanwhile, or because the file system skipped some while others were removed. The rest is then walked
-//!   again: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did.
-//!   So the removal ends even if entries are created faster than it can remove them.
+//!   again: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did: the one
+//!   that does so ends at once. So however fast entries are created, the removal ends, once its first round has listed each
+//!   directory that it found.
 //! - A root is identified by device and inode when it is first examined: another one that took its name is not
 //!   touched.
 
@@ -87,6 +88,8 @@ pub struct Removal {
     control: Control,
     entries: AtomicU64,
     directories: AtomicU64,
+    /// The number of entries after whose removal it gives up: unlimited until the first round has told how many there were.
+    entries_max: AtomicU64,
 }
 
 /// The entries that a removal is restricted to.
@@ -187,6 +190,7 @@ impl Removal {
             control: Control::default(),
             entries: AtomicU64::new(0),
             directories: AtomicU64::new(0),
+            entries_max: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -263,25 +267,33 @@ impl Removal {
     /// Removes everything.
     pub fn run(&self) -> Removed {
         let failures = EntryErrors::default();
-        let mut first = None;
-        for _ in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
             // What changed in an earlier round may have settled.
             failures.clear();
             let changed = self.round(&failures);
-            let first = *first.get_or_insert_with(|| self.entries());
-            let outrun = self.entries() - first > first.max(LATER_MIN);
-            if !changed || outrun || self.control.is_stopped() {
+            if !changed || self.is_outrun() || self.control.is_stopped() {
                 break;
+            }
+            if round == 0 {
+                let first = self.entries();
+                self.entries_max.store(first + first.max(LATER_MIN), Ordering::Relaxed);
             }
         }
         let stopped = self.control.is_stopped();
-        if !stopped && failures.count() == 0 && self.selection.is_none() {
+        // Roots of a restricted removal stay in any case, so only the limit tells that something was left.
+        let is_left = self.selection.is_none() || self.is_outrun();
+        if !stopped && failures.count() == 0 && is_left {
             for (root, _) in self.roots.iter().filter(|(root, known)| is_there(root, *known)) {
                 let cause = "entries keep appearing in it while it is removed";
                 failures.add(EntryError::new(root.path_bytes(), ATTEMPTED, cause));
             }
         }
         Removed { entries: self.entries(), directories: self.removed_directories(), failures, stopped }
+    }
+
+    /// Returns whether the rounds after the first one have removed as much as they may.
+    fn is_outrun(&self) -> bool {
+        self.entries() >= self.entries_max.load(Ordering::Relaxed)
     }
 
     /// Walks and removes the entries; returns whether something changed meanwhile, so that another round is
@@ -474,7 +486,7 @@ pub struct Remover<'a> {
 
 impl Remover<'_> {
     fn is_stopped(&self) -> bool {
-        self.removal.control.is_stopped()
+        self.removal.control.is_stopped() || self.removal.is_outrun()
     }
 
     fn count_directory(&self) {
@@ -661,5 +673,36 @@ impl Visitor for Remover<'_> {
         if !error.vanished() {
             self.failures.add(error.into());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_round_ends_once_as_much_was_removed_as_may_be_and_the_rest_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        for number in 0..50 {
+            fs::create_dir_all(root.join(format!("{number}"))).unwrap();
+        }
+        for restricted in [true, false] {
+            let mut removal = Removal::new(&[&root], NonZeroUsize::MIN).unwrap();
+            if restricted {
+                let selection = Selection { filter: Filter::default().ready(), descent: Descent::default() };
+                removal = removal.restricted(Restriction { selection, empty_directories: true });
+            }
+            removal.entries_max.store(10, Ordering::Relaxed);
+            let removed = removal.run();
+            assert_eq!((removed.entries, removed.stopped, removed.failures.count()), (10, false, 1));
+            assert!(removed.failures.first()[0].to_string().contains("entries keep appearing in it"));
+        }
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 30);
+        let removed = Removal::new(&[&root], NonZeroUsize::MIN).unwrap().run();
+        assert_eq!((removed.entries, removed.failures.count()), (31, 0));
+        assert!(!root.exists());
     }
 }

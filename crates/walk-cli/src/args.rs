@@ -27,7 +27,8 @@ a root does not exist; 128 and the signal's number, such as 130 for Ctrl-C, if o
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Files and directories to start at; one below another is visited once
+    /// Files and directories to start at; one below another is visited once. "nacre walk" also takes nacre:/PATH, in the
+    /// namespace of the store
     #[arg(required = true, value_name = "ROOT")]
     pub roots: Vec<PathBuf>,
     /// Number of threads [default: one per processor]

@@ -29,7 +29,7 @@ use nacre_walk::filter::{Filter, Selection};
 use nacre_walk::list::{Field, Format, Lister, Output};
 use nacre_walk::lustre::LayoutReader;
 use nacre_walk::report::{Report, Shape, Shared, Sums, picture, print};
-use nacre_walk::{Options, Queue, Time, Walk, WalkError};
+use nacre_walk::{Options, Queue, Source, Time, Walk, WalkError};
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, makedev};
 
 /// The error with which a walk ends.
@@ -61,6 +61,8 @@ impl CommandError {
 pub struct Plan {
     /// The roots that are walked, as they were given.
     pub roots: Vec<PathBuf>,
+    /// The tree that the roots are in, if it is in no file system of this machine.
+    pub source: Option<Arc<dyn Source>>,
     /// Roots that are walked as part of another one, each with that one.
     pub dropped: Vec<(PathBuf, PathBuf)>,
     /// The options of the walk.
@@ -85,8 +87,44 @@ impl Plan {
     /// # Errors
     /// [`CommandError::Usage`] if a flag is invalid or a root does not exist.
     pub fn new(args: &Args, json: bool) -> Result<Plan, CommandError> {
+        let places = places(&args.roots)?;
+        let is_one_mount = |one: &Path, other: &Path| args.cross_mounts || mount(one) == mount(other);
+        Plan::at(args, json, places, is_one_mount)
+    }
+
+    /// Builds the plan of a walk of the tree of a source, in which the roots are at these places.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if a flag is invalid, or means nothing in such a tree.
+    pub fn over(
+        args: &Args,
+        json: bool,
+        source: Arc<dyn Source>,
+        places: Vec<PathBuf>,
+    ) -> Result<Plan, CommandError> {
+        let refused = [
+            ("--cross-mounts", args.cross_mounts, "nothing is mounted below its directories"),
+            ("--ost", !args.ost.is_empty(), "it is not on Lustre"),
+            ("--fields", args.fields.iter().any(|field| field.needs_layout()), "it has no stripes of Lustre"),
+        ];
+        if let Some((flag, _, why)) = refused.iter().find(|(_, given, _)| *given) {
+            let root = Escaped::of(&args.roots[0]);
+            return Err(CommandError::Usage(format!("cannot walk \"{root}\" with {flag}: {why}")));
+        }
+        let mut plan = Plan::at(args, json, places, |_, _| true)?;
+        plan.head.flags.push(("--store".to_owned(), source.name()));
+        plan.source = Some(source);
+        Ok(plan)
+    }
+
+    fn at(
+        args: &Args,
+        json: bool,
+        places: Vec<PathBuf>,
+        is_one_mount: impl Fn(&Path, &Path) -> bool,
+    ) -> Result<Plan, CommandError> {
         let now = now();
-        let (roots, places, dropped) = distinct(&args.roots, args.cross_mounts)?;
+        let (roots, dropped) = distinct(&args.roots, &places, is_one_mount);
         let selection = args.filters.selection(now).map_err(CommandError::Usage)?;
         let filter = Filter { osts: args.ost.clone(), ..selection.filter }.ready();
         let selection = Selection { filter, ..selection };
@@ -142,7 +180,8 @@ impl Plan {
         let head = Head { flags, now, newer: selection.filter.newer };
         let (picture, errors) = (args.picture.clone(), args.errors.clone());
         let request = Request { selection, shape, json };
-        Ok(Plan { roots, dropped, options, request, format, layouts, picture, errors, head })
+        let source = None;
+        Ok(Plan { roots, source, dropped, options, request, format, layouts, picture, errors, head })
     }
 
     /// Continues with the contents of a checkpoint. Must be called before [`Plan::collectors`].
@@ -189,6 +228,9 @@ impl Plan {
     /// [`CommandError::Usage`] if a root's path cannot be used.
     pub fn walk(&self) -> Result<Walk<Sums>, CommandError> {
         let mut walk = Walk::new(self.options.clone());
+        if let Some(source) = &self.source {
+            walk.set_source(Arc::clone(source));
+        }
         for root in &self.roots {
             walk.add_root(root).map_err(|error| cannot_walk(root, error))?;
         }
@@ -355,12 +397,8 @@ fn cannot_walk(root: &Path, why: impl std::fmt::Display) -> CommandError {
 
 type Dropped = Vec<(PathBuf, PathBuf)>;
 
-/// Returns the roots without those that are visited as part of others, the places of all roots, and those that were
-/// dropped.
-fn distinct(
-    roots: &[PathBuf],
-    cross_mounts: bool,
-) -> Result<(Vec<PathBuf>, Vec<PathBuf>, Dropped), CommandError> {
+/// Returns the places of the roots in file systems of this machine.
+fn places(roots: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
     let mut places = Vec::new();
     for root in roots {
         // A root that is a link is visited as a link.
@@ -373,20 +411,29 @@ fn distinct(
         };
         places.push(place.map_err(|error| cannot_walk(root, error))?);
     }
+    Ok(places)
+}
+
+/// Returns the roots without those that are visited as part of others, and those that were dropped.
+fn distinct(
+    roots: &[PathBuf],
+    places: &[PathBuf],
+    is_one_mount: impl Fn(&Path, &Path) -> bool,
+) -> (Vec<PathBuf>, Dropped) {
     let (mut kept, mut dropped) = (Vec::new(), Vec::new());
     for (number, place) in places.iter().enumerate() {
         let within = places.iter().enumerate().find(|(other, outer)| {
             *other != number
                 && place.starts_with(outer)
                 && (*outer != place || *other < number)
-                && (cross_mounts || *outer == place || mount(place) == mount(outer))
+                && (*outer == place || is_one_mount(place, outer))
         });
         match within {
             Some((other, _)) => dropped.push((roots[number].clone(), roots[other].clone())),
             None => kept.push(roots[number].clone()),
         }
     }
-    Ok((kept, places, dropped))
+    (kept, dropped)
 }
 
 /// Returns the number of the mount that a path is on. A walk of one mount does not reach entries on another.

@@ -338,7 +338,7 @@ pub fn read(
     report.histograms.iter_mut().for_each(Histogram::put_depths_together);
     // Rests come last: whoever reads the rest of a directory then knows which of its entries were renamed since their
     // units were written down, and does not visit them once more under their new names.
-    units.sort_by_key(|unit: &Unit| unit.position.is_some());
+    units.sort_by_key(|unit: &Unit| unit.position.is_some() || unit.after.is_some());
     Ok(Loaded { head, report, units })
 }
 

@@ -181,6 +181,14 @@ pub fn stat(parent: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
     retry_on_intr(|| rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS))
 }
 
+/// Returns the `statx` result for something that is open.
+///
+/// # Errors
+/// The error number of the system.
+pub fn stat_opened(opened: BorrowedFd<'_>) -> Result<Statx, Errno> {
+    retry_on_intr(|| rustix::fs::statx(opened, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS))
+}
+
 /// Returns the `statx` result (type and inode) for an open directory itself.
 pub fn stat_open(descriptor: &Descriptor) -> Result<Statx, Errno> {
     retry_on_intr(|| {
@@ -292,6 +300,21 @@ impl<S> Directory<S> {
         descriptor: Arc<Descriptor>,
         state: S,
     ) -> Arc<Directory<S>> {
+        let budget = Arc::clone(&descriptor.budget);
+        Directory::begun(place, Some(descriptor), budget, state)
+    }
+
+    /// Creates a directory that a [`Source`](crate::Source) lists, with one piece of work to do. It has no descriptor.
+    pub(crate) fn listed(place: TreePosition<'_, S>, budget: &Arc<Budget>, state: S) -> Arc<Directory<S>> {
+        Directory::begun(place, None, Arc::clone(budget), state)
+    }
+
+    fn begun(
+        place: TreePosition<'_, S>,
+        descriptor: Option<Arc<Descriptor>>,
+        budget: Arc<Budget>,
+        state: S,
+    ) -> Arc<Directory<S>> {
         let depth = place.parent.as_ref().map_or(0, |parent| parent.depth + 1);
         if let Some(parent) = &place.parent {
             parent.unfinished.fetch_add(1, Ordering::Relaxed);
@@ -303,8 +326,8 @@ impl<S> Directory<S> {
             depth,
             inode: place.inode,
             state,
-            budget: Arc::clone(&descriptor.budget),
-            stream: Mutex::new(Stream { descriptor: Some(descriptor), ..Stream::default() }),
+            budget,
+            stream: Mutex::new(Stream { descriptor, ..Stream::default() }),
             holders: AtomicUsize::new(1),
             unfinished: AtomicUsize::new(1),
             split: AtomicBool::new(false),
@@ -604,7 +627,7 @@ impl<S> Directory<S> {
         let mut inodes = Vec::with_capacity(self.depth as usize + 1);
         self.ascend(|depth, level| inodes.extend((depth > 0).then_some(level.inode)));
         inodes.reverse();
-        Unit { root: self.root, path: self.path_below_root(), position: None, until: None, inodes }
+        Unit { root: self.root, path: self.path_below_root(), inodes, ..Unit::default() }
     }
 
     /// Returns the rest of the directory as a unit of work.
@@ -651,6 +674,13 @@ impl<S> Directory<S> {
     pub(crate) fn is_within(&self, identity: Identity) -> bool {
         let mut within = false;
         self.ascend(|_, level| within |= level.identity == Some(identity));
+        within
+    }
+
+    /// Returns whether it or one of its ancestors has that inode number.
+    pub(crate) fn is_within_inode(&self, inode: u64) -> bool {
+        let mut within = false;
+        self.ascend(|_, level| within |= level.inode == inode);
         within
     }
 

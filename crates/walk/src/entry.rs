@@ -4,8 +4,9 @@ use std::ffi::{CStr, OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
-use rustix::fs::{Statx, StatxAttributes};
+use rustix::fs::{AtFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::directory::{self, Directory};
@@ -61,6 +62,20 @@ impl FileKind {
         }
     }
 
+    /// Returns the bits that stand for it in a mode; none if it is unknown.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::File => libc::S_IFREG,
+            FileKind::Directory => libc::S_IFDIR,
+            FileKind::Link => libc::S_IFLNK,
+            FileKind::Pipe => libc::S_IFIFO,
+            FileKind::Socket => libc::S_IFSOCK,
+            FileKind::CharacterDevice => libc::S_IFCHR,
+            FileKind::BlockDevice => libc::S_IFBLK,
+            FileKind::Unknown => 0,
+        }
+    }
+
     /// Returns the letter that `find -type` and `ls -l` use for it.
     pub fn letter(self) -> char {
         match self {
@@ -87,11 +102,78 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
+impl Time {
+    /// Returns the time that is so many nanoseconds after the epoch, or before it.
+    pub fn from_nanoseconds(nanoseconds: i64) -> Time {
+        Time {
+            seconds: nanoseconds.div_euclid(1_000_000_000),
+            nanoseconds: nanoseconds.rem_euclid(1_000_000_000) as u32,
+        }
+    }
+}
+
+/// The attributes of an inode that is in no file system of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Inode {
+    /// The number.
+    pub number: u64,
+    /// The type.
+    pub kind: FileKind,
+    /// The permission bits.
+    pub mode: u32,
+    /// The number of hard links.
+    pub links: u32,
+    /// The owner's user number.
+    pub user: u32,
+    /// The group's number.
+    pub group: u32,
+    /// The size in bytes, which is also the space that it takes.
+    pub size: u64,
+    /// The time of the last access.
+    pub accessed: Time,
+    /// The time of the last change of the contents.
+    pub modified: Time,
+    /// The time of the last change of the contents or metadata.
+    pub changed: Time,
+}
+
 /// The `statx` result for an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Metadata(pub Statx);
 
 impl Metadata {
+    /// Returns the metadata of an inode that is in no file system of this machine. It is on no device.
+    ///
+    /// # Errors
+    /// The error number of the system, whose result for another file this one is made of.
+    pub fn of(inode: &Inode) -> Result<Metadata, Errno> {
+        static TEMPLATE: OnceLock<Statx> = OnceLock::new();
+        let mut stat = match TEMPLATE.get() {
+            Some(template) => *template,
+            None => {
+                let root =
+                    rustix::fs::statx(rustix::fs::CWD, c"/", AtFlags::empty(), StatxFlags::BASIC_STATS)?;
+                *TEMPLATE.get_or_init(|| root)
+            }
+        };
+        stat.stx_attributes = StatxAttributes::empty();
+        stat.stx_mode = (inode.kind.mode_bits() | inode.mode & 0o7777) as u16;
+        (stat.stx_ino, stat.stx_nlink) = (inode.number, inode.links);
+        (stat.stx_uid, stat.stx_gid) = (inode.user, inode.group);
+        (stat.stx_size, stat.stx_blocks) = (inode.size, inode.size.div_ceil(512));
+        (stat.stx_dev_major, stat.stx_dev_minor) = (0, 0);
+        (stat.stx_rdev_major, stat.stx_rdev_minor) = (0, 0);
+        stat.stx_mnt_id = 0;
+        for (to, time) in [
+            (&mut stat.stx_atime, inode.accessed),
+            (&mut stat.stx_mtime, inode.modified),
+            (&mut stat.stx_ctime, inode.changed),
+        ] {
+            (to.tv_sec, to.tv_nsec) = (time.seconds, time.nanoseconds);
+        }
+        Ok(Metadata(stat))
+    }
+
     /// Returns the type.
     pub fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode())

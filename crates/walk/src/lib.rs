@@ -4,7 +4,8 @@
 //! A [`Walk`] takes roots and one [`Visitor`] for each thread. Threads share the work by stealing it; a unit of work is
 //! an unopened directory, or the rest of one that a thread has begun to read, so that one huge directory is
 //! shared out too. Descent is by file descriptor: an entry is looked up in its open directory, whatever happens to the
-//! names above it, and however long its path is. Symbolic links are reported and never followed.
+//! names above it, and however long its path is. Symbolic links are reported and never followed. A tree that is in no file
+//! system of this machine is walked through a [`Source`], which lists its directories by inode numbers.
 //!
 //! After "On Distributed File Tree Walk of Parallel File Systems" (LaFon, Misra, Bringhurst).
 #![deny(unsafe_code)]
@@ -26,14 +27,16 @@ pub mod record;
 pub mod report;
 mod scan;
 mod snapshot;
+mod source;
 mod sync;
 mod unit;
 mod walk;
 
 pub use directory::{Descriptor, Directory};
-pub use entry::{Entry, FileKind, Metadata, Time};
+pub use entry::{Entry, FileKind, Inode, Metadata, Time};
 pub use error::{MISSING, Operation, WalkError};
 pub use pool::{Profile, Progress, Queue};
 pub use snapshot::Snapshot;
+pub use source::{Item, Listing, Source};
 pub use unit::Unit;
 pub use walk::{Ended, Opened, Options, Verdict, Visitor, Walk};

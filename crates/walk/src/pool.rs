@@ -25,6 +25,8 @@ use crate::unit::Unit;
 pub(crate) enum Work<S> {
     /// The unread entries of a directory.
     Rest(Arc<Directory<S>>),
+    /// The entries of a directory of a source ([`crate::Source`]) that come after this name.
+    Listing(Arc<Directory<S>>, Vec<u8>),
     /// Unopened subdirectories of a directory.
     Children(Arc<Directory<S>>, Names),
     /// A unit from outside, whose directory has to be located first.
@@ -39,7 +41,7 @@ impl<S> Work<S> {
     /// Returns the number of directories that could be given away one by one.
     fn units(&self) -> usize {
         match self {
-            Work::Rest(_) | Work::Located(_) => 1,
+            Work::Rest(_) | Work::Listing(..) | Work::Located(_) => 1,
             Work::Children(_, names) => names.count,
             Work::Given(_) | Work::Entry(_) => 0,
         }
@@ -48,9 +50,10 @@ impl<S> Work<S> {
     /// Returns the number of levels below the root.
     fn depth(&self) -> usize {
         match self {
-            Work::Rest(directory) | Work::Children(directory, _) | Work::Given(directory) => {
-                directory.depth() as usize
-            }
+            Work::Rest(directory)
+            | Work::Listing(directory, _)
+            | Work::Children(directory, _)
+            | Work::Given(directory) => directory.depth() as usize,
             Work::Located(unit) | Work::Entry(unit) => unit.inodes.len(),
         }
     }
@@ -401,7 +404,7 @@ impl<S: Send + Sync> Queue<S> {
             }
             match &mut work {
                 Work::Located(unit) => taken.push(unit.clone()),
-                Work::Entry(_) => back.push(work),
+                Work::Entry(_) | Work::Listing(..) => back.push(work),
                 Work::Rest(directory) => {
                     // Of a large directory half stays: both can then be divided again, where one rest would have to go from
                     // one to the next.

@@ -16,6 +16,7 @@ use crate::entry::{Entry, FileKind, Metadata};
 use crate::error::{Operation, WalkError};
 use crate::getdents::Records;
 use crate::pool::{Names, Queue, ThreadProgress, Work};
+use crate::source::{Source, is_listed};
 use crate::unit::Unit;
 use crate::walk::{Opened, Options, Verdict, Visitor};
 
@@ -39,19 +40,22 @@ pub(crate) struct Scanner<'a, V: Visitor> {
     pub progress: &'a ThreadProgress,
     pub options: &'a Options,
     pub roots: &'a [CString],
+    /// The tree, if it is in no file system.
+    pub source: Option<&'a dyn Source>,
     pub budget: &'a Arc<Budget>,
     pub buffer: Vec<u8>,
     /// The directory that the last located entry is in, held open because the next one is often there too.
     pub located: Option<(Unit, Node<V>)>,
 }
 
-type Node<V> = Arc<Directory<<V as Visitor>::State>>;
+pub(crate) type Node<V> = Arc<Directory<<V as Visitor>::State>>;
 
 impl<V: Visitor> Scanner<'_, V> {
     /// Does one piece of work.
     pub fn work(&mut self, work: Work<V::State>) {
         match work {
             Work::Rest(directory) => self.read(directory),
+            Work::Listing(directory, after) => self.read_after(directory, &after),
             Work::Children(directory, mut names) => {
                 let Some((name, inode)) = names.pop() else { return self.release(directory) };
                 let last = names.is_empty();
@@ -73,8 +77,12 @@ impl<V: Visitor> Scanner<'_, V> {
                 }
             }
             Work::Located(unit) => {
+                let after = unit.after.clone();
                 if let Some(directory) = self.locate(unit) {
-                    self.read(directory);
+                    match after {
+                        Some(after) => self.read_after(directory, &after),
+                        None => self.read(directory),
+                    }
                 }
             }
             Work::Entry(unit) => self.visit_alone(unit),
@@ -149,7 +157,7 @@ impl<V: Visitor> Scanner<'_, V> {
     }
 
     /// Runs `work`, and adds its time to `part` if profiling is on.
-    fn timed<T>(&self, part: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    pub fn timed<T>(&self, part: &AtomicU64, work: impl FnOnce() -> T) -> T {
         if !self.options.profile {
             return work();
         }
@@ -197,6 +205,9 @@ impl<V: Visitor> Scanner<'_, V> {
 
     /// Opens a directory; `None` if it cannot or must not be opened, or its visitor declines it.
     fn open(&mut self, parent: Option<&Node<V>>, name: &CStr, root: u32, inode: u64) -> Option<Node<V>> {
+        if let Some(source) = self.source {
+            return self.open_listed(source, parent, name, (root, inode));
+        }
         let crossing = self.options.cross_mounts;
         let opened = match parent {
             None => directory::open(None, name, crossing, self.budget),
@@ -232,7 +243,13 @@ impl<V: Visitor> Scanner<'_, V> {
     /// whatever its current name. Another directory that took its name is not visited.
     fn open_again(&mut self, parent: &Node<V>, name: &CStr, inode: u64) -> Option<Node<V>> {
         let root = parent.root();
-        if inode == 0 {
+        if let Some(source) = self.source
+            && let Err(errno) = is_listed(source, parent.inode(), name, inode)
+        {
+            self.fail_in(Some(parent), name, Operation::Open, errno);
+            return None;
+        }
+        if inode == 0 || self.source.is_some() {
             return self.open(Some(parent), name, root, inode);
         }
         let open = |name: &CStr| {
@@ -323,6 +340,7 @@ impl<V: Visitor> Scanner<'_, V> {
             root,
             depth: parent.map_or(0, |parent| parent.depth() + 1),
             renamed,
+            source: None,
         };
         let Some(state) = self.visitor.enter(&opened) else { return Ok(None) };
         let directory =
@@ -336,7 +354,7 @@ impl<V: Visitor> Scanner<'_, V> {
 
     /// Opens a directory that is known only by its path, one name after the other, and never through a link.
     fn locate(&mut self, unit: Unit) -> Option<Node<V>> {
-        let Unit { root: number, path, position, until, mut inodes } = unit;
+        let Unit { root: number, path, position, until, after, mut inodes } = unit;
         let Some(root) = self.roots.get(number as usize) else {
             self.fail(path, Operation::Open, Errno::NOENT);
             return None;
@@ -362,11 +380,17 @@ impl<V: Visitor> Scanner<'_, V> {
             directory.seek(position, until);
             directory.mark_split();
         }
+        if after.is_some() {
+            directory.mark_split();
+        }
         Some(directory)
     }
 
     /// Reads the entries of a directory, or the rest of them, and visits each.
     fn read(&mut self, directory: Node<V>) {
+        if self.source.is_some() {
+            return self.read_after(directory, b"");
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         let batch = if self.queue.units() > NAMES_MANY { SMALL_READ_BYTES } else { buffer.len() };
         loop {
@@ -487,7 +511,7 @@ impl<V: Visitor> Scanner<'_, V> {
     }
 
     /// Marks a piece of a directory's work as done, and leaves the directories that are finished by it.
-    fn release(&mut self, directory: Node<V>) {
+    pub fn release(&mut self, directory: Node<V>) {
         directory.unhold();
         let mut finished = directory;
         while finished.finish() {
@@ -503,7 +527,7 @@ impl<V: Visitor> Scanner<'_, V> {
         finished.settle(self.options.keep_open);
     }
 
-    fn fail_in(&mut self, parent: Option<&Node<V>>, name: &CStr, operation: Operation, errno: Errno) {
+    pub fn fail_in(&mut self, parent: Option<&Node<V>>, name: &CStr, operation: Operation, errno: Errno) {
         if let Some(parent) = parent {
             self.visitor.incomplete(parent);
         }
@@ -516,7 +540,7 @@ impl<V: Visitor> Scanner<'_, V> {
     }
 }
 
-fn child_path<S>(parent: Option<&Directory<S>>, name: &CStr) -> Vec<u8> {
+pub(crate) fn child_path<S>(parent: Option<&Directory<S>>, name: &CStr) -> Vec<u8> {
     let mut path = parent.map(Directory::path_bytes).unwrap_or_default();
     if !path.is_empty() && path.last() != Some(&b'/') {
         path.push(b'/');

@@ -15,6 +15,8 @@ pub struct Unit {
     pub position: Option<u64>,
     /// The position at which reading ends, if there is one, because another unit begins there.
     pub until: Option<u64>,
+    /// The name after which reading continues, if a directory of a [`Source`](crate::Source) was begun.
+    pub after: Option<Vec<u8>>,
     /// The inode numbers of the directories on the path, from the one in the root down to this one: a directory that
     /// was renamed since is found by its number, and one that took its name is not mistaken for it. 0 where unknown.
     /// Devices are not included: their numbers differ between nodes and after a restart.
@@ -40,7 +42,7 @@ impl Unit {
             }
             self.path.extend_from_slice(name.to_bytes());
             self.inodes.push(inode);
-            return units.push(Unit { position: None, until: None, ..self });
+            return units.push(Unit { position: None, until: None, after: None, ..self });
         }
     }
 
@@ -60,7 +62,7 @@ impl Unit {
         let mut inodes = Vec::with_capacity(self.inodes.len() + 1);
         inodes.extend_from_slice(&self.inodes);
         inodes.push(inode);
-        Unit { root: self.root, path, position: None, until: None, inodes }
+        Unit { root: self.root, path, inodes, ..Unit::default() }
     }
 }
 
@@ -73,21 +75,23 @@ struct Written<Path, Inodes> {
     inodes: Inodes,
 }
 
-/// The part of a directory that a unit stands for. The first two are written as an optional position is: before there was
-/// the third, that was what a unit had.
+/// The part of a directory that a unit stands for. The first two are written as an optional position is: before there were
+/// the others, that was what a unit had.
 #[derive(serde::Serialize, serde::Deserialize)]
 enum Part {
     Whole,
     From(u64),
     Between(u64, u64),
+    After(Vec<u8>),
 }
 
 impl serde::Serialize for Unit {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let part = match (self.position, self.until) {
-            (None, _) => Part::Whole,
-            (Some(from), None) => Part::From(from),
-            (Some(from), Some(until)) => Part::Between(from, until),
+        let part = match (&self.after, self.position, self.until) {
+            (Some(after), ..) => Part::After(after.clone()),
+            (None, None, _) => Part::Whole,
+            (None, Some(from), None) => Part::From(from),
+            (None, Some(from), Some(until)) => Part::Between(from, until),
         };
         Written { root: self.root, path: &self.path, part, inodes: &self.inodes }.serialize(serializer)
     }
@@ -96,12 +100,13 @@ impl serde::Serialize for Unit {
 impl From<Written<Vec<u8>, Vec<u64>>> for Unit {
     fn from(written: Written<Vec<u8>, Vec<u64>>) -> Unit {
         let Written { root, path, part, inodes } = written;
-        let (position, until) = match part {
-            Part::Whole => (None, None),
-            Part::From(from) => (Some(from), None),
-            Part::Between(from, until) => (Some(from), Some(until)),
-        };
-        Unit { root, path, position, until, inodes }
+        let unit = Unit { root, path, inodes, ..Unit::default() };
+        match part {
+            Part::Whole => unit,
+            Part::From(from) => Unit { position: Some(from), ..unit },
+            Part::Between(from, until) => Unit { position: Some(from), until: Some(until), ..unit },
+            Part::After(name) => Unit { after: Some(name), ..unit },
+        }
     }
 }
 
@@ -122,12 +127,21 @@ mod tests {
             for until in [None, Some(7), Some(u64::MAX)] {
                 let (root, path, inodes) = (3, b"some/path".to_vec(), vec![1, 2_000, 0]);
                 let until = position.and(until);
-                let unit = Unit { root, path: path.clone(), position, until, inodes: inodes.clone() };
+                let unit =
+                    Unit { root, path: path.clone(), position, until, after: None, inodes: inodes.clone() };
                 let bytes = postcard::to_stdvec(&unit).unwrap();
                 assert_eq!(postcard::from_bytes::<Unit>(&bytes).unwrap(), unit);
                 let before = postcard::to_stdvec(&Before { root, path, position, inodes }).unwrap();
                 assert_eq!(bytes == before, until.is_none(), "{unit:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_rest_of_a_directory_of_a_source_is_written_by_a_name() {
+        let unit =
+            Unit { root: 3, path: b"some/path".to_vec(), after: Some(b"a \xff".to_vec()), ..Unit::default() };
+        let bytes = postcard::to_stdvec(&unit).unwrap();
+        assert_eq!(postcard::from_bytes::<Unit>(&bytes).unwrap(), unit);
     }
 }

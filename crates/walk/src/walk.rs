@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crossbeam_deque::Worker;
 use rustix::fs::CWD;
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
 use crate::directory::{self, Budget, Directory};
@@ -18,6 +19,7 @@ use crate::entry::{Entry, FileKind, Metadata};
 use crate::error::{Operation, WalkError};
 use crate::pool::{Found, Queue, Work};
 use crate::scan::Scanner;
+use crate::source::Source;
 use crate::unit::Unit;
 
 /// The options of a walk.
@@ -70,7 +72,7 @@ pub enum Verdict {
 pub struct Opened<'a, S> {
     /// The parent directory; `None` for a root.
     pub directory: Option<&'a Directory<S>>,
-    /// The directory's own descriptor.
+    /// The directory's own descriptor. A directory of a [`Source`] has none, and this is that of the working directory.
     pub descriptor: BorrowedFd<'a>,
     /// The name; for a root, the whole path as it was given.
     pub name: &'a CStr,
@@ -80,6 +82,21 @@ pub struct Opened<'a, S> {
     pub depth: u32,
     /// True if another process, or an earlier run, has listed it under another name.
     pub renamed: bool,
+    /// The source that lists it, and its inode number there.
+    pub(crate) source: Option<(&'a dyn Source, u64)>,
+}
+
+impl<S> Opened<'_, S> {
+    /// Reads its metadata.
+    ///
+    /// # Errors
+    /// The error number of the system, or of the source.
+    pub fn stat(&self) -> Result<Metadata, Errno> {
+        if let Some((source, inode)) = self.source {
+            return source.stat(inode);
+        }
+        directory::stat_opened(self.descriptor).map(Metadata)
+    }
 }
 
 /// The handler of a walk's entries. Each thread of a walk has its own.
@@ -157,6 +174,7 @@ pub enum Ended {
 pub struct Walk<S> {
     options: Options,
     roots: Vec<CString>,
+    source: Option<Arc<dyn Source>>,
     queue: Arc<Queue<S>>,
     workers: Vec<Worker<Work<S>>>,
     budget: Arc<Budget>,
@@ -167,7 +185,12 @@ impl<S: Send + Sync> Walk<S> {
     pub fn new(options: Options) -> Walk<S> {
         let (queue, workers) = Queue::new(options.threads.get());
         let budget = Arc::new(Budget::new(descriptors_max(), options.keep_access_times));
-        Walk { options, roots: Vec::new(), queue: Arc::new(queue), workers, budget }
+        Walk { options, roots: Vec::new(), source: None, queue: Arc::new(queue), workers, budget }
+    }
+
+    /// Has the walk list the tree of a source, in which its roots are, instead of file systems of this machine.
+    pub fn set_source(&mut self, source: Arc<dyn Source>) {
+        self.source = Some(source);
     }
 
     /// Returns the queue of the work that is left.
@@ -190,9 +213,12 @@ impl<S: Send + Sync> Walk<S> {
     /// If the root's metadata cannot be read.
     pub fn start<V: Visitor<State = S>>(&self, root: u32, visitor: &mut V) -> Result<(), WalkError> {
         let name = &self.roots[root as usize];
-        let stat = directory::stat(CWD, name)
-            .map_err(|errno| WalkError::new(name.to_bytes().to_vec(), Operation::Stat, errno))?;
-        let metadata = Metadata(stat);
+        let asked = match &self.source {
+            Some(source) => source.find(name),
+            None => directory::stat(CWD, name).map(Metadata),
+        };
+        let metadata =
+            asked.map_err(|errno| WalkError::new(name.to_bytes().to_vec(), Operation::Stat, errno))?;
         let prefix = OnceCell::new();
         let entry = Entry {
             directory: None,
@@ -218,16 +244,17 @@ impl<S: Send + Sync> Walk<S> {
     /// With another number of visitors than [`Options::threads`], or if a visitor panics.
     pub fn run<V: Visitor<State = S>>(&mut self, visitors: &mut [V]) -> Ended {
         assert_eq!(visitors.len(), self.workers.len(), "every thread has a visitor of its own");
-        let (queue, options, roots, budget) = (&*self.queue, &self.options, &*self.roots, &self.budget);
+        let (queue, options, budget) = (&*self.queue, &self.options, &self.budget);
+        let trees = (&*self.roots, self.source.as_deref());
         let mut threads = self.workers.iter_mut().zip(visitors).enumerate();
         // The first works on the thread that is here anyway.
         let first = threads.next();
         std::thread::scope(|scope| {
             for (number, (own, visitor)) in threads {
-                scope.spawn(move || run_thread(number, own, visitor, queue, options, roots, budget));
+                scope.spawn(move || run_thread(number, own, visitor, queue, options, trees, budget));
             }
             if let Some((number, (own, visitor))) = first {
-                run_thread(number, own, visitor, queue, options, roots, budget);
+                run_thread(number, own, visitor, queue, options, trees, budget);
             }
         });
         // A stop ends this run, or the next one if it came too late for this.
@@ -253,6 +280,10 @@ impl<S: Send + Sync> Walk<S> {
                 }
                 Work::Rest(directory) => {
                     units.push(directory.rest());
+                    Some(directory)
+                }
+                Work::Listing(directory, after) => {
+                    units.push(Unit { after: Some(after.clone()), ..directory.unit() });
                     Some(directory)
                 }
                 Work::Children(directory, names) => {
@@ -293,14 +324,14 @@ fn run_thread<V: Visitor>(
     visitor: &mut V,
     queue: &Queue<V::State>,
     options: &Options,
-    roots: &[CString],
+    (roots, source): (&[CString], Option<&dyn Source>),
     budget: &Arc<Budget>,
 ) {
     let _stop = StopOnPanic(queue);
     let progress = queue.progress().thread(number);
     let buffer = vec![0; options.read_bytes.max(crate::scan::READ_BYTES_MIN)];
     let mut scanner =
-        Scanner { visitor, queue, own, progress, options, roots, budget, buffer, located: None };
+        Scanner { visitor, queue, own, progress, options, roots, source, budget, buffer, located: None };
     while !queue.is_stopped() {
         let calls = queue.calls();
         let work = match queue.pop(own).or_else(|| queue.steal(number)) {

@@ -40,7 +40,7 @@ impl Bench {
     fn tick(&mut self, loads: &[f64], list: &[(&str, f64)]) -> Decision {
         self.now += self.settings.tick();
         let (ranks, resources) = (metrics(loads), resources(list));
-        let tick = Tick { now: self.now, ranks: &ranks, resources: &resources };
+        let tick = Tick { now: self.now, ranks: &ranks, numbers: &[], resources: &resources };
         self.balancer.tick(&tick, &self.settings, &mut self.ledger)
     }
 }
@@ -121,7 +121,7 @@ fn a_new_policy_that_fails_gives_its_place_back() {
     bench.tick(&loads, &LIST);
     let mut ranks = metrics(&loads);
     ranks[0].queue_length = 1.0;
-    let tick = Tick { now: bench.now, ranks: &ranks, resources: &resources(&LIST) };
+    let tick = Tick { now: bench.now, ranks: &ranks, numbers: &[], resources: &resources(&LIST) };
     let decision = bench.balancer.tick(&tick, &bench.settings, &mut bench.ledger);
     assert!(decision.moves.is_empty() && decision.notes.iter().any(Note::is_warning));
     assert_eq!(bench.balancer.in_force(), Some(("test".to_owned(), 3)));
@@ -165,4 +165,42 @@ fn what_a_policys_own_function_is_offered_is_bounded_and_takes_turns() {
     list.push(("subtree:/wanted", 1.0));
     let found = (0..8).any(|_| shown(&bench.tick(&[10.0, 0.0], &list)) == ["subtree:/wanted>1"]);
     assert!(found, "it is the smallest, and gets its turn");
+}
+
+#[test]
+fn ranks_that_are_gone_leave_gaps_in_the_numbers_and_none_for_policies() {
+    let mut balancer = Balancer::new(4);
+    balancer.install(policy(
+        1,
+        "if #mds == 1 and whoami ~= 1 then error('whoami') end
+         local targets = { [0] = 0 }
+         if whoami == 1 then targets[0] = 5 end
+         return targets",
+    ));
+    let (ranks, resources) = (metrics(&[0.0, 10.0]), resources(&LIST));
+    let tick =
+        Tick { now: Duration::from_secs(1000), ranks: &ranks, numbers: &[2, 4], resources: &resources };
+    let mut settings = Settings {
+        pins: BTreeMap::from([("subtree:/c".parse().unwrap(), 3), ("group:7400".parse().unwrap(), 2)]),
+        ..Settings::default()
+    };
+    let decision = balancer.tick(&tick, &settings, &mut Ledger::default());
+    assert_eq!(decision.targets, [0.0, 0.0, 5.0, 0.0, 0.0]);
+    assert_eq!(shown(&decision), ["group:7400>2", "sequencer:a>2"], "{:?}", decision.notes);
+    // Masks have the numbers as well.
+    settings.masks = BTreeMap::from([("sequencer:*".parse().unwrap(), vec![0])]);
+    let decision = balancer.tick(&tick, &settings, &mut Ledger::default());
+    assert_eq!(shown(&decision), ["group:7400>2"]);
+}
+
+#[test]
+fn a_pinned_resource_whose_move_failed_is_not_tried_at_every_tick() {
+    let mut bench = Bench::new(EVEN);
+    bench.balancer.remove();
+    bench.settings.pins = BTreeMap::from([("group:7400".parse().unwrap(), 1)]);
+    assert_eq!(shown(&bench.tick(&[10.0, 0.0], &LIST)), ["group:7400>1"]);
+    bench.ledger.failed(&"group:7400".parse().unwrap(), bench.now, bench.settings.tick());
+    assert!(bench.tick(&[10.0, 0.0], &LIST).moves.is_empty());
+    bench.now += Duration::from_secs(3600);
+    assert_eq!(bench.tick(&[10.0, 0.0], &LIST).moves.len(), 1);
 }

@@ -196,7 +196,7 @@ pub(super) fn time_decision(shipped: &Shipped, ranks: usize, ticks: u32) -> Resu
     balancer.install(compiled(shipped)?);
     let (settings, mut times_ms) = (Settings::default(), Vec::new());
     for number in 1..=ticks {
-        let tick = Tick { now: TICK * number, ranks: &metrics, resources: &resources };
+        let tick = Tick { now: TICK * number, ranks: &metrics, numbers: &[], resources: &resources };
         // A new one each time, as nothing is moved here, which it would take for moves without gain.
         let mut ledger = Ledger::default();
         let before = cpu_time();

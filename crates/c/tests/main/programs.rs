@@ -84,7 +84,7 @@ impl Server {
         let (socket, data) = (folder.path().join("socket"), folder.path().join("data"));
         let mut command = Command::new(program);
         command.args(["serve", "--listen"]).arg(format!("unix:{}", socket.display()));
-        command.arg("--store").arg(format!("file:{}", data.display()));
+        command.arg("--store").arg(format!("file:{}", data.display())).args(["--durability", "none"]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let begun = Instant::now();
         while !socket.exists() {

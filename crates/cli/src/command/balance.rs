@@ -11,16 +11,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nacre_balance::limit::POLICY_BYTES_MAX;
 use nacre_balance::{
-    BalanceError, Balancer, InForce, Ledger, Metrics, Mode, Participants, Pattern, Policy, Published,
-    Registry, ResourceId, SHIPPED, Selector, Settings, Tick, Trace, participants, published, shipped,
-    simulate,
+    BalanceError, Balancer, InForce, Ledger, Metrics, Migration, Mode, Participants, Pattern, Policy,
+    Published, Registry, ResourceId, SHIPPED, Selector, Settings, Tick, Trace, participants, present,
+    published, published_reflectors, shipped, simulate,
 };
 use nacre_map::ProposeError;
 use nacre_map::log::{Entry, Level, Log};
+use nacre_object::StoreError;
 use nacre_quantity::Escaped;
 use serde_json::json;
 
-use self::shown::{Explained, explained, in_force_json, print_history, print_in_force, print_simulated};
+use self::shown::{
+    Explained, explained, in_force_json, print_history, print_in_force, print_moves, print_simulated,
+};
+pub use self::shown::{migration_json, migration_text};
 use super::map::default_author;
 use crate::arguments;
 use crate::failure::Failure;
@@ -33,11 +37,12 @@ A policy is a Lua script that says how much load a rank sends to each of the oth
 of the paper. POLICY is a file if it contains a slash or ends with .lua, - for standard input, and otherwise the name of one \
 that ships (\"nacre balance ls\").
 
-Resources are named KIND:NAME, such as sequencer:orders, subtree:/home or group:7400; kinds are subtree, sequencer and group.";
+Resources are named KIND:NAME, such as sequencer:orders, subtree:/home or group:harbour; kinds are subtree, sequencer and group. \
+A group is named by its location, and for groups a rank is the number of a reflector, which \"nacre balance explain\" prints.";
 
-/// Balance load between metadata ranks by policies in Lua
+/// Balance load between metadata ranks, and between reflectors, by policies in Lua
 ///
-/// All ranks use the same version of a policy. One that fails leaves in force what was in force before.
+/// All ranks and reflectors use the same version of a policy. One that fails leaves in force what was in force before.
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
@@ -60,17 +65,20 @@ enum Action {
         #[command(flatten)]
         settings: SettingArgs,
     },
-    /// Print the policy in force and the settings
+    /// Print the policy in force, the settings, and the moves that are under way
     Show {
         /// Print the script itself
         #[arg(long)]
         text: bool,
     },
-    /// List the changes that are kept, oldest first
+    /// List the changes that are kept, or the latest moves, oldest first
     History {
-        /// Print only the last COUNT changes
+        /// Print only the last COUNT of them
         #[arg(short = 'n', long, value_name = "COUNT", value_parser = arguments::at_least_one)]
         count: Option<usize>,
+        /// List the latest moves of sequencers and groups instead
+        #[arg(long)]
+        moves: bool,
     },
     /// Put an earlier policy into force again, as a new version; prints it
     Rollback {
@@ -118,7 +126,7 @@ enum Action {
         #[arg(long, value_name = "FILE")]
         figure: Option<PathBuf>,
     },
-    /// Explain what the next tick would do, and why, by what ranks have published
+    /// Explain what the next tick would do, and why, by what ranks and reflectors have published
     Explain {
         /// Try this policy instead of the one in force
         #[arg(long, value_name = "POLICY")]
@@ -165,7 +173,18 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Ls => list(session),
         Action::Set { policy, name, settings } => set(session, policy, name, &settings).await,
         Action::Show { text } => show(session, text).await,
-        Action::History { count } => {
+        Action::History { count, moves: true } => {
+            let registry = registry(session.open()?)?;
+            let mut all = published(&**registry.store()).await?;
+            all.extend(published_reflectors(&**registry.store()).await?);
+            let mut moves: Vec<_> = all.into_iter().flat_map(|one| one.moves).collect();
+            moves.sort_by_key(|made| made.at_ms);
+            if let Some(count) = count {
+                moves.drain(..moves.len().saturating_sub(count));
+            }
+            print_moves(session, &moves)
+        }
+        Action::History { count, moves: false } => {
             let mut history = registry(session.open()?)?.history().await?;
             if let Some(count) = count {
                 history.drain(..history.len().saturating_sub(count));
@@ -339,10 +358,38 @@ async fn show(session: &Context, text: bool) -> Result<(), Failure> {
         let stored = in_force.policy.as_ref().ok_or_else(no_policy)?;
         return Ok(output::foreign_text(registry.text(stored).await?.as_bytes())?);
     }
-    match session.json {
-        true => Ok(output::line(&in_force_json(&in_force).to_string())?),
-        false => print_in_force(&in_force),
+    let migrations = migrations(&registry).await?;
+    if session.json {
+        let mut all = in_force_json(&in_force);
+        all["migrations"] = migrations.iter().map(migration_json).collect();
+        return Ok(output::line(&all.to_string())?);
     }
+    print_in_force(&in_force)?;
+    for migration in &migrations {
+        output::line(&format!("{:9} {}", "moving", migration_text(migration)))?;
+    }
+    Ok(())
+}
+
+/// Returns the moves that are under way at the ranks and reflectors of a store.
+pub async fn under_way(store: &nacre::Store) -> Result<Vec<Migration>, StoreError> {
+    migrations(&Registry::new(Arc::new(store.clone()))?).await
+}
+
+async fn migrations(registry: &Registry) -> Result<Vec<Migration>, StoreError> {
+    let in_force = registry.current().await?;
+    if in_force == InForce::default() {
+        return Ok(Vec::new());
+    }
+    let (store, tick, now) = (&**registry.store(), in_force.settings.tick(), now());
+    // What was under way when somebody ended is not any more.
+    let mut all = present(published(store).await?, now, tick);
+    all.extend(present(published_reflectors(store).await?, now, tick));
+    Ok(all.into_iter().flat_map(|one| one.migrations).collect())
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn no_policy() -> Failure {
@@ -396,25 +443,31 @@ async fn explain(session: &Context, policy: Option<PathBuf>) -> Result<(), Failu
         }
         (None, None) => return Err(no_policy()),
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let settings = &in_force.settings;
-    let ranks = match participants(published(&**registry.store()).await?, now, settings.tick()) {
-        Participants::All(ranks) if ranks.is_empty() => {
-            let text = "no rank has published its load lately; ranks that balance do so at every tick";
+    let (settings, now) = (&in_force.settings, now());
+    let reflectors = published_reflectors(&**registry.store()).await?;
+    let reflectors = present(reflectors, now, settings.tick());
+    let (ranks, silent) = match participants(published(&**registry.store()).await?, now, settings.tick()) {
+        Participants::All(ranks) if ranks.is_empty() && reflectors.is_empty() => {
+            let text = "no rank has published its load lately; ranks and reflectors that balance do so at every tick";
             return Err(Failure::Failed(text.to_owned()));
         }
-        Participants::All(ranks) => ranks,
+        Participants::All(ranks) => (ranks, None),
         Participants::Silent { rank, since } => {
             let since = since.map_or(String::new(), |since| format!(" for {} s", since.as_secs()));
             let text =
                 format!("rank {rank} has not published its load{since}, and without it nothing is moved");
-            return Err(Failure::Failed(text));
+            if reflectors.is_empty() {
+                return Err(Failure::Failed(text));
+            }
+            (Vec::new(), Some(text))
         }
     };
-    explained(session, &policy, &decide(&policy, settings, &ranks, now))
+    let ranks = decide(&policy, settings, &ranks, now);
+    let reflectors = decide(&policy, settings, &reflectors, now);
+    explained(session, &policy, &ranks, silent.as_deref(), &reflectors)
 }
 
-/// Returns what each rank would decide.
+/// Returns what each rank, or each reflector, would decide.
 fn decide<'a>(
     policy: &Arc<Policy>,
     settings: &Settings,
@@ -426,10 +479,11 @@ fn decide<'a>(
         ledger.observe(&past.made, Duration::from_millis(past.at_ms).min(now), settings.tick());
     }
     let metrics: Vec<Metrics> = ranks.iter().map(|rank| rank.metrics.clone()).collect();
+    let numbers: Vec<usize> = ranks.iter().map(|rank| rank.rank).collect();
     let decide = |published: &'a Published| {
         let mut balancer = Balancer::new(published.rank);
         balancer.install(policy.clone());
-        let tick = Tick { now, ranks: &metrics, resources: &published.resources };
+        let tick = Tick { now, ranks: &metrics, numbers: &numbers, resources: &published.resources };
         // The ranks do not see each other's decisions of the same tick.
         let decision = balancer.tick(&tick, settings, &mut ledger.clone());
         Explained { published, decision }

@@ -1,21 +1,25 @@
 //! `nacre copy`: copies files and directories with all their attributes, on all processors.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_quantity::Escaped;
-use nacre_tree::Control;
 use nacre_tree::copy::{Copy, Counters, Differing, Plan};
 use nacre_tree::remove::Counted;
+use nacre_tree::{Control, EntryErrors};
+use nacre_walk::filter::Selection;
 use nacre_walk_cli::{CopyFlags, Filters};
 use serde_json::{Map, Value, json};
 
+use crate::command::across::Progress;
+use crate::command::across::command::{Request, run as run_across};
 use crate::command::remove::{complain, failure_json};
-use crate::command::tree_path::refuse_namespace;
+use crate::command::tree_path::in_namespace;
 use crate::failure::Failure;
 use crate::progress::Ticker;
 use crate::session::Context;
@@ -30,9 +34,9 @@ use crate::{interrupt, output, quantity};
 /// select are copied, and the directories that lead to them. The exit code is 0 only if the copy is complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The file, link or directory to copy
+    /// The file, link or directory to copy; nacre:/PATH is one in the namespace of the store
     source: PathBuf,
-    /// The path of the copy, or DIRECTORY/ to create it in
+    /// The path of the copy, or DIRECTORY/ to create it in; nacre:/PATH is one in the namespace of the store
     destination: PathBuf,
     #[command(flatten)]
     flags: CopyFlags,
@@ -50,7 +54,7 @@ pub struct Args {
     /// With --dry-run: also print every path; with --json, as one object per line before the totals
     #[arg(long, requires = "dry_run")]
     list: bool,
-    /// Number of threads [default: one per processor]
+    /// Number of threads [default: one per processor]; with the namespace of a store, of files under way [default: 16]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -59,8 +63,10 @@ pub struct Args {
 
 /// Runs `nacre copy`.
 pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
-    let instead = "\"nacre fs put --recursive\" and \"nacre fs get --recursive\", which keep neither extended attributes nor hard links";
-    refuse_namespace([args.source.as_path(), args.destination.as_path()], instead)?;
+    let (from, to) = (in_namespace(&args.source)?, in_namespace(&args.destination)?);
+    if from.is_some() || to.is_some() {
+        return across(session, &args, (from, to));
+    }
     let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
     let options = args.flags.options(threads.unwrap_or(NonZeroUsize::MIN), args.mirror, selection);
@@ -68,7 +74,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let copy = Copy::new(&args.source, &args.destination, options).map_err(usage)?;
     if args.dry_run {
         let planned = plan(session, &copy, &args)?;
-        return dry_run(session, &copy, &planned);
+        return dry_run(session, copy.failures(), &planned, copy.is_mirror());
     }
     if args.mirror && !args.yes {
         if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
@@ -89,7 +95,97 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         },
     )?;
     done.map_err(usage)?;
-    report(session, &copy, args.flags.verify)
+    let outcome = Outcome {
+        destination: copy.destination(),
+        counters: copy.counters(),
+        failures: copy.failures(),
+        notes: copy.notes(),
+        stopped: copy.control().is_stopped(),
+    };
+    report(session, &outcome, args.flags.verify)
+}
+
+/// Copies to the namespace of a store, or from there.
+fn across(
+    session: &Context,
+    args: &Args,
+    (from, to): (Option<OsString>, Option<OsString>),
+) -> Result<(), Failure> {
+    let selection = Selection::default();
+    let threads = args.threads.unwrap_or(NonZeroUsize::MIN);
+    let options = args.flags.options(threads, args.mirror, selection);
+    let refused = [
+        ("--mirror", args.mirror),
+        ("--force", options.force),
+        ("--fsync", options.fsync),
+        ("filters", args.filters.is_given()),
+    ];
+    if let Some((flag, _)) = refused.iter().find(|(_, given)| *given) {
+        return Err(Failure::Usage(format!(
+            "{flag} cannot be used with the namespace of a store; mount it with \"nacre mount DIR\", and name paths in DIR"
+        )));
+    }
+    let request = Request {
+        source: &args.source,
+        destination: &args.destination,
+        from,
+        to,
+        checksum: options.checksum,
+        extended: options.extended,
+        cross_mounts: options.cross_mounts,
+        width: args.threads.map(NonZeroUsize::get),
+        verify: args.flags.verify,
+        dry_run: args.dry_run,
+    };
+    let (planned, unwritten, progress) = (Plan::default(), OnceLock::new(), Progress::default());
+    let list = |action: &'static str, path: &[u8]| {
+        if args.list
+            && let Err(error) = list_planned(session.json, action, path)
+        {
+            // The first error is the cause of the others.
+            let _ = unwritten.set(error);
+            progress.control.stop();
+        }
+    };
+    interrupt::stopping(
+        || progress.control.stop(),
+        || run_across(session, &request, &progress, (&planned, &list)),
+    )??;
+    if let Some(error) = unwritten.into_inner() {
+        return Err(error.into());
+    }
+    let stopped = progress.control.is_stopped();
+    if args.dry_run {
+        return match stopped {
+            true => Err(Failure::Failed("interrupted: nothing was copied or removed".into())),
+            false => dry_run(session, &progress.failures, &planned, false),
+        };
+    }
+    let outcome = Outcome {
+        destination: &args.destination,
+        counters: &progress.counters,
+        failures: &progress.failures,
+        notes: &progress.notes,
+        stopped,
+    };
+    report(session, &outcome, args.flags.verify)
+}
+
+/// Prints what a copy would do with an entry.
+fn list_planned(json: bool, action: &str, path: &[u8]) -> std::io::Result<()> {
+    let line = match json {
+        true => {
+            let mut map = Map::new();
+            map.insert("action".into(), action.into());
+            output::put_bytes(&mut map, "path", path);
+            format!("{}\n", Value::Object(map)).into_bytes()
+        }
+        false => {
+            let path = if path.is_empty() { &b"."[..] } else { path };
+            [action.as_bytes(), b"\t", &output::shown(path)[..], b"\n"].concat()
+        }
+    };
+    output::raw(&line)
 }
 
 /// Finds out what a copy would do, and lists it if asked to.
@@ -100,19 +196,7 @@ fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Plan, Failure> {
         if !args.list {
             return;
         }
-        let line = match session.json {
-            true => {
-                let mut json = Map::new();
-                json.insert("action".into(), action.into());
-                output::put_bytes(&mut json, "path", &differing.path);
-                format!("{}\n", Value::Object(json)).into_bytes()
-            }
-            false => {
-                let path = if differing.path.is_empty() { &b"."[..] } else { &differing.path[..] };
-                [action.as_bytes(), b"\t", &output::shown(path)[..], b"\n"].concat()
-            }
-        };
-        if let Err(error) = output::raw(&line) {
+        if let Err(error) = list_planned(session.json, action, &differing.path) {
             // The first error is the cause of the others.
             let _ = unwritten.set(error);
             copy.control().stop();
@@ -146,23 +230,23 @@ fn described_plan(planned: &Plan, mirror: bool) -> String {
     format!("{copied}{linked}{adjusted}{removed}")
 }
 
-fn dry_run(session: &Context, copy: &Copy, planned: &Plan) -> Result<(), Failure> {
-    let errors = copy.failures().count();
+fn dry_run(session: &Context, failures: &EntryErrors, planned: &Plan, mirror: bool) -> Result<(), Failure> {
+    let errors = failures.count();
     if session.json {
         let json = json!({
             "dry_run": true, "copied": get(&planned.copied), "bytes": get(&planned.bytes),
             "linked": get(&planned.linked), "adjusted": get(&planned.adjusted), "removed": get(&planned.removed),
             "errors": errors,
-            "first_errors": copy.failures().first().iter().map(failure_json).collect::<Vec<_>>(),
+            "first_errors": failures.first().iter().map(failure_json).collect::<Vec<_>>(),
         });
         output::line(&json.to_string())?;
     } else {
-        output::line(&format!("would {}", described_plan(planned, copy.is_mirror())))?;
+        output::line(&format!("would {}", described_plan(planned, mirror)))?;
     }
     match errors {
         0 => Ok(()),
         errors => {
-            complain(copy.failures());
+            complain(failures);
             Err(Failure::Failed(format!("{} could not be examined", quantity::count(errors, "path"))))
         }
     }
@@ -214,16 +298,22 @@ fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure> {
-    let counters = copy.counters();
-    let errors = copy.failures().count();
-    let stopped = copy.control().is_stopped();
+/// The result of a copy.
+struct Outcome<'a> {
+    destination: &'a Path,
+    counters: &'a Counters,
+    failures: &'a EntryErrors,
+    notes: &'a EntryErrors,
+    stopped: bool,
+}
+
+fn report(session: &Context, outcome: &Outcome<'_>, verified: bool) -> Result<(), Failure> {
+    let Outcome { destination, counters, failures, notes, stopped } = *outcome;
+    let errors = failures.count();
     if session.json {
-        let list = |failures: &nacre_tree::EntryErrors| {
-            failures.first().iter().map(failure_json).collect::<Vec<_>>()
-        };
+        let list = |failures: &EntryErrors| failures.first().iter().map(failure_json).collect::<Vec<_>>();
         let mut map = Map::new();
-        output::put_bytes(&mut map, "destination", copy.destination().as_os_str().as_bytes());
+        output::put_bytes(&mut map, "destination", destination.as_os_str().as_bytes());
         let json = json!({
             "directories": get(&counters.directories),
             "copied": get(&counters.copied),
@@ -234,10 +324,10 @@ fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure>
             "bytes": get(&counters.bytes_copied),
             "chunks_resumed": get(&counters.chunks_resumed),
             "verified": if verified { Some(get(&counters.verified)) } else { None },
-            "left_out": copy.notes().count(),
-            "first_left_out": list(copy.notes()),
+            "left_out": notes.count(),
+            "first_left_out": list(notes),
             "errors": errors,
-            "first_errors": list(copy.failures()),
+            "first_errors": list(failures),
             "interrupted": stopped,
         });
         if let Value::Object(rest) = json {
@@ -245,7 +335,7 @@ fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure>
         }
         output::line(&Value::Object(map).to_string())?;
     } else {
-        complain(copy.notes());
+        complain(notes);
         output::line(&described(counters, verified))?;
     }
     if stopped {
@@ -255,7 +345,7 @@ fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure>
     if errors == 0 {
         return Ok(());
     }
-    complain(copy.failures());
+    complain(failures);
     Err(Failure::Failed(format!("{}; the copy is not complete", quantity::count(errors, "error"))))
 }
 

@@ -15,6 +15,8 @@ use bytes::Bytes;
 use nacre::Store;
 use nacre::fs::{Attributes, Credentials, Error, InodeKind, Rank, RankOptions};
 use nacre_quantity::Escaped;
+use nacre_walk::{FileKind, Inode, Metadata, Time};
+use rustix::io::Errno;
 
 use crate::failure::Failure;
 use crate::output;
@@ -95,16 +97,16 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
 }
 
 /// The namespace, for the user who called.
-struct Tree {
-    store: Store,
-    rank: Rank,
-    user: Credentials,
+pub struct Tree {
+    pub store: Store,
+    pub rank: Rank,
+    pub user: Credentials,
     json: bool,
 }
 
 impl Tree {
     /// Opens the namespace of a store for the user who called, and makes one first if `fills`.
-    async fn open(store: &Store, fills: bool, json: bool) -> Result<Tree, Failure> {
+    pub async fn open(store: &Store, fills: bool, json: bool) -> Result<Tree, Failure> {
         let user = caller();
         let options = RankOptions { create: fills, owner: user.clone(), ..RankOptions::default() };
         let rank = store.rank(options).await.map_err(|error| match error {
@@ -117,20 +119,20 @@ impl Tree {
         Ok(Tree { store: store.clone(), rank, user, json })
     }
 
-    async fn close(&self) {
+    pub async fn close(&self) {
         if let Err(error) = self.rank.close().await {
             output::complain(&format!("nacre: the log of this command stays in the store: {error}"));
         }
     }
 
     /// Finds what a path leads to.
-    async fn find(&self, path: &Path, follow: bool, attempted: &str) -> Result<Attributes, Failure> {
+    pub async fn find(&self, path: &Path, follow: bool, attempted: &str) -> Result<Attributes, Failure> {
         let found = self.rank.resolve(&self.user, path.bytes(), follow).await;
         found.map_err(|error| failure(error, format_args!("cannot {attempted} {path}")))
     }
 
     /// Finds the directory that a path's last component is or would be in, and that component.
-    async fn parent(&self, path: &Path, attempted: &str) -> Result<(Attributes, Bytes), Failure> {
+    pub async fn parent(&self, path: &Path, attempted: &str) -> Result<(Attributes, Bytes), Failure> {
         let found = self.rank.resolve_parent(&self.user, path.bytes()).await;
         found.map_err(|error| failure(error, format_args!("cannot {attempted} {path}")))
     }
@@ -170,7 +172,7 @@ impl Tree {
 
 /// A path in the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Path(OsString);
+pub struct Path(OsString);
 
 impl From<OsString> for Path {
     fn from(path: OsString) -> Self {
@@ -220,6 +222,34 @@ pub(super) fn failure(error: Error, attempted: impl std::fmt::Display) -> Failur
         Error::Fenced => Failure::Failed(format!("{attempted}: {error}; try again")),
         error => Failure::Failed(format!("{attempted}: {error}")),
     }
+}
+
+/// Returns the type of file that an inode is; `typed` is that of one with methods.
+pub(super) fn file_kind(kind: &InodeKind, typed: FileKind) -> FileKind {
+    match kind {
+        InodeKind::File => FileKind::File,
+        InodeKind::Directory => FileKind::Directory,
+        InodeKind::Symlink => FileKind::Link,
+        InodeKind::Fifo => FileKind::Pipe,
+        InodeKind::Socket => FileKind::Socket,
+        InodeKind::Typed(_) => typed,
+    }
+}
+
+/// Returns the metadata of an inode as a file has it; `typed` is the type of one with methods.
+pub(super) fn metadata_of(found: &Attributes, typed: FileKind) -> Result<Metadata, Errno> {
+    Metadata::of(&Inode {
+        number: found.ino.0,
+        kind: file_kind(&found.kind, typed),
+        mode: found.mode,
+        links: found.links,
+        user: found.uid,
+        group: found.gid,
+        size: found.size,
+        accessed: Time::from_nanoseconds(found.atime),
+        modified: Time::from_nanoseconds(found.mtime),
+        changed: Time::from_nanoseconds(found.ctime),
+    })
 }
 
 /// Returns the user and the groups of this process.

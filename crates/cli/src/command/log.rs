@@ -85,7 +85,7 @@ fn print(session: &Context, line: &Line) -> Result<(), Failure> {
 }
 
 /// Returns a time as date and time of day, in UTC.
-fn time(time_ms: u64) -> String {
+pub fn time(time_ms: u64) -> String {
     let seconds = time_ms / 1000;
     let (day, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(day);

@@ -1,16 +1,22 @@
 //! `nacre status`: the servers of a store, which of them are up, and what they have to do.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use nacre_balance::Migration;
 use nacre_map::cluster::{self, Beacon, Phase, SERVERS_MAP, ServerEntry};
 use nacre_quantity::{Escaped, escaped_text};
 use serde_json::{Value, json};
 
+use super::balance::{migration_json, migration_text, under_way};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::session::Context;
 
-/// Show the servers of a store, with roles, state and load; exit with 1 unless all are healthy
+/// The time for which moves under way are waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Show the servers of a store, with roles, state, load and moves under way; exit with 1 unless all are healthy
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
@@ -96,10 +102,18 @@ pub async fn run(session: &Context, _args: Args) -> Result<(), Failure> {
         (0, _) => format!("all healthy: {}", count(servers.len())),
         (unhealthy, _) => format!("{unhealthy} of {} unhealthy", count(servers.len())),
     };
+    // A server that keeps some of it may be away, which is said already.
+    let migrations = match tokio::time::timeout(PATIENCE, under_way(&store)).await {
+        Ok(Ok(migrations)) => migrations,
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    };
     if session.json {
-        print_json(&servers, epoch, &summary)?;
+        print_json(&servers, epoch, &migrations, &summary)?;
     } else {
         print_table(&servers, epoch)?;
+        for migration in &migrations {
+            output::line(&format!("moving {}", migration_text(migration)))?;
+        }
         if map.is_ok() {
             output::line(&summary)?;
         }
@@ -117,6 +131,7 @@ fn count(servers: usize) -> String {
 fn print_json(
     servers: &BTreeMap<String, ServerState>,
     epoch: Option<u64>,
+    migrations: &[Migration],
     summary: &str,
 ) -> Result<(), Failure> {
     let list: Vec<Value> = servers
@@ -136,7 +151,9 @@ fn print_json(
             })
         })
         .collect();
-    Ok(output::line(&json!({ "epoch": epoch, "servers": list, "summary": summary }).to_string())?)
+    let migrations: Vec<Value> = migrations.iter().map(migration_json).collect();
+    let all = json!({ "epoch": epoch, "servers": list, "migrations": migrations, "summary": summary });
+    Ok(output::line(&all.to_string())?)
 }
 
 fn print_table(servers: &BTreeMap<String, ServerState>, epoch: Option<u64>) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
-//! Paths in the namespace of a store, given to commands on the file trees of this machine.
+//! Paths in the namespace of a store, given to commands on file trees: `nacre:/results`.
 
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -7,20 +8,24 @@ use nacre_quantity::Escaped;
 
 use crate::failure::Failure;
 
-/// Refuses paths such as `nacre:/results`, with what to do instead. A local directory of the name `nacre:` may be meant.
+/// What paths of the namespace begin with. The slash that follows belongs to the path.
+pub const PREFIX: &[u8] = b"nacre:";
+
+/// Returns the path in the namespace that a path such as `nacre:/results` stands for; `None` for one on this machine, such as one in a
+/// local directory of the name `nacre:`.
 ///
 /// # Errors
-/// `Usage`.
-pub fn refuse_namespace<'a>(paths: impl IntoIterator<Item = &'a Path>, instead: &str) -> Result<(), Failure> {
-    for path in paths {
-        let is_meant = path.as_os_str().as_bytes().starts_with(b"nacre:/");
-        if is_meant && Path::new("nacre:").symlink_metadata().is_err() {
-            return Err(Failure::Usage(format!(
-                "\"{}\" is not on this machine: this command works on mounted file systems. Mount the namespace with \"nacre mount DIR\" \
-                 and name a path in DIR, or use {instead}",
-                Escaped::of(path)
-            )));
-        }
+/// `Usage` for what looks like the URI of a store.
+pub fn in_namespace(path: &Path) -> Result<Option<OsString>, Failure> {
+    let Some(below) = path.as_os_str().as_bytes().strip_prefix(PREFIX) else { return Ok(None) };
+    if !below.starts_with(b"/") || Path::new(OsStr::from_bytes(PREFIX)).symlink_metadata().is_ok() {
+        return Ok(None);
     }
-    Ok(())
+    if below.starts_with(b"//") {
+        return Err(Failure::Usage(format!(
+            "\"{}\" looks like the URI of a store: name the store with --store, and a path in its namespace as nacre:/PATH",
+            Escaped::of(path)
+        )));
+    }
+    Ok(Some(OsStr::from_bytes(below).to_owned()))
 }

@@ -1,10 +1,13 @@
 //! `nacre walk`: counts and lists file trees, in this process.
 
 mod index;
+mod namespace;
 mod watch;
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use index::Sweep;
@@ -12,11 +15,11 @@ use nacre_quantity::Escaped;
 use nacre_walk::collect::Collector;
 use nacre_walk::list::Output;
 use nacre_walk::report::Sums;
-use nacre_walk::{Ended, Walk};
+use nacre_walk::{Ended, Source, Walk};
 use nacre_walk_cli::{CommandError, Counted, Plan, quoted, raw_stdout};
 use watch::Watch;
 
-use super::tree_path::refuse_namespace;
+use super::tree_path::in_namespace;
 use crate::failure::Failure;
 use crate::output;
 use crate::session::Context;
@@ -37,23 +40,59 @@ pub struct Args {
 
 /// Runs `nacre walk`.
 pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
-    refuse_namespace(args.walk.roots.iter().map(PathBuf::as_path), "\"nacre fs find\"")?;
     let complain = |line: &str| output::complain(&format!("nacre: {line}"));
-    walk(&args.walk, &args.index, session.json, complain).map_err(|error| match error {
+    let roots = &args.walk.roots;
+    let below = roots.iter().map(|root| in_namespace(root)).collect::<Result<Vec<_>, _>>()?;
+    let namespace = match below.iter().position(Option::is_none) {
+        None => Some(namespace::Opened::new(session)?),
+        Some(local) => {
+            if let Some(other) = below.iter().position(Option::is_some) {
+                return Err(Failure::Usage(format!(
+                    "\"{}\" is in the namespace of a store, and \"{}\" is not: walk them one by one",
+                    Escaped::of(&roots[other]),
+                    Escaped::of(&roots[local])
+                )));
+            }
+            None
+        }
+    };
+    let walked = match &namespace {
+        None => walk(&args.walk, &args.index, session.json, None, complain),
+        Some(namespace) => {
+            let below: Vec<OsString> = below.into_iter().flatten().collect();
+            let places = namespace.places(&below).map_err(|failure| match failure {
+                Failure::Failed(sentence) => Failure::Usage(sentence),
+                failure => failure,
+            })?;
+            walk(&args.walk, &args.index, session.json, Some((namespace.source(), places)), complain)
+        }
+    };
+    if let Some(namespace) = namespace {
+        namespace.close();
+    }
+    walked.map_err(|error| match error {
         CommandError::Usage(sentence) => Failure::Usage(sentence),
         CommandError::Failed(sentence) => Failure::Failed(sentence),
         CommandError::Unread => Failure::Unread,
     })
 }
 
-/// Walks, and prints to standard output. `complain` is given lines for standard error.
+/// Walks, and prints to standard output. The roots are in the tree of the source, at these places, if there is one. `complain` is given
+/// lines for standard error.
 fn walk(
     args: &nacre_walk_cli::Args,
     index: &index::Args,
     json: bool,
+    source: Option<(Arc<dyn Source>, Vec<PathBuf>)>,
     mut complain: impl FnMut(&str),
 ) -> Result<(), CommandError> {
-    let mut plan = Plan::new(args, json)?;
+    let mut plan = match source {
+        None => Plan::new(args, json)?,
+        Some((source, places)) => {
+            index.check_without_file_system()?;
+            Plan::over(args, json, source, places)?
+        }
+    };
     let sweep = Sweep::begin(index, args, &mut plan)?;
     for (root, within) in &plan.dropped {
         complain(&format!("\"{}\" is visited as part of \"{}\"", Escaped::of(root), Escaped::of(within)));

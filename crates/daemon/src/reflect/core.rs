@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use nacre_balance::metric::{Decayed, HALF_LIFE};
 use nacre_planes::forward::{Counters, ForwardError, Forwarder, LATE, be_prompt, read_clocks};
 use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
 use nacre_reflect::control::{Control, Event};
@@ -14,6 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::ServerError;
 use super::administration::Task;
+use super::balance::{Departing, GroupNow, LoadNow};
 use super::report::{About, Detail, GroupReport, MemberReport, Refused, Report};
 
 /// The interval at which rates are measured, in milliseconds.
@@ -31,6 +33,8 @@ pub(super) struct Core {
     ticked_ms: u64,
     sampled_ms: u64,
     rates: BTreeMap<GroupId, Sample>,
+    /// The groups whose members were on their way elsewhere at the last sample.
+    departing: Vec<GroupIndex>,
     /// The channel for the control plane's requests to the store.
     wanted: UnboundedSender<Event>,
     /// The time at which closing began, in milliseconds.
@@ -44,6 +48,20 @@ struct Sample {
     copies: u64,
     datagrams_per_second: u64,
     copies_per_second: u64,
+    /// The datagrams and the copies with decay.
+    decayed: [Decayed; 2],
+    /// The time since which they are counted: since the group has had members.
+    counted_since: Duration,
+}
+
+impl Sample {
+    /// Returns the datagrams and the copies per second, with decay. What was not counted for long is not taken for less: a
+    /// group that has just come is not to look idle.
+    fn rates(&self, now: Duration) -> [f64; 2] {
+        let counted = now.saturating_sub(self.counted_since).max(Duration::from_millis(SAMPLE_MS));
+        let part = 1.0 - (-counted.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
+        self.decayed.map(|decayed| decayed.rate(now) / part)
+    }
 }
 
 impl Core {
@@ -64,6 +82,7 @@ impl Core {
             ticked_ms: 0,
             sampled_ms: now_ms,
             rates: BTreeMap::new(),
+            departing: Vec::new(),
             wanted,
             closing_ms: None,
         }
@@ -144,7 +163,13 @@ impl Core {
         self.forwarder.refresh();
         let mut rates = std::mem::take(&mut self.rates);
         let mut next = BTreeMap::new();
+        // What came since the last sample came in the middle of that time, on average.
+        let middle = Duration::from_millis(now.ms - elapsed_ms.min(now.ms) / 2);
+        self.departing.clear();
         for (index, group) in self.control.table().groups() {
+            if self.control.departure(index).is_some() {
+                self.departing.push(index);
+            }
             let counters = self.forwarder.group_counters(index);
             if counters.admitted == 0 {
                 continue;
@@ -152,6 +177,13 @@ impl Core {
             let before = rates.remove(&group.id).unwrap_or_default();
             // A group that was removed and made again begins anew.
             let grown = |after: u64, before: u64| after.saturating_sub(before) * 1000 / elapsed_ms;
+            let begins = before.counted_since.is_zero() || group.live == 0;
+            let (mut decayed, counted_since) = match begins {
+                true => ([Decayed::default(); 2], Duration::from_millis(now.ms - elapsed_ms.min(now.ms))),
+                false => (before.decayed, before.counted_since),
+            };
+            decayed[0].add(middle, counters.admitted.saturating_sub(before.admitted) as f64);
+            decayed[1].add(middle, counters.copies.saturating_sub(before.copies) as f64);
             next.insert(
                 group.id,
                 Sample {
@@ -159,10 +191,79 @@ impl Core {
                     copies: counters.copies,
                     datagrams_per_second: grown(counters.admitted, before.admitted),
                     copies_per_second: grown(counters.copies, before.copies),
+                    decayed,
+                    counted_since,
                 },
             );
         }
         self.rates = next;
+    }
+
+    /// Returns the load by group, of the busiest `limit` groups with members, and the groups whose members are on their way
+    /// elsewhere.
+    pub(super) fn load(&self, limit: usize) -> LoadNow {
+        let now = read_clocks();
+        let at = Duration::from_millis(now.ms);
+        let table = self.control.table();
+        let default = self.control.options().group_default;
+        let mut load = LoadNow { waiting_bytes: self.forwarder.waiting_bytes() as u64, ..LoadNow::default() };
+        let mut busiest: Vec<([f64; 2], GroupIndex)> = Vec::new();
+        for (index, group) in table.groups().filter(|(_, group)| group.live > 0) {
+            // One that is moved away does not count any more.
+            if self.control.departure(index).is_none() {
+                let sample = self.rates.get(&group.id).copied().unwrap_or_default();
+                let rates = sample.rates(at);
+                load.datagrams += rates[0];
+                load.copies += rates[1];
+                load.members += u64::from(group.live);
+                busiest.push((rates, index));
+            }
+        }
+        busiest.sort_by(|(a, _), (b, _)| b[1].total_cmp(&a[1]));
+        busiest.truncate(limit);
+        load.groups = busiest
+            .into_iter()
+            .map(|([datagrams, copies], index)| {
+                let group = table.group(index);
+                let location = self.control.location_of(index);
+                GroupNow {
+                    id: group.id,
+                    location: location.map(|(name, _)| name.to_owned()),
+                    is_movable: location.is_some_and(|(_, in_charge)| in_charge)
+                        && default == Some(group.options),
+                    members: u64::from(group.live),
+                    datagrams,
+                    copies,
+                }
+            })
+            .collect();
+        let departing = self.departing.iter().filter_map(|index| self.departing_group(*index, now));
+        load.departing = departing.collect();
+        load
+    }
+
+    /// Returns the progress of a group whose members are on their way elsewhere.
+    fn departing_group(&self, index: GroupIndex, now: Now) -> Option<Departing> {
+        let departure = self.control.departure(index)?;
+        Some(Departing {
+            location: departure.location.to_owned(),
+            to: departure.to.reflectors.first(),
+            is_asking: departure.is_asking,
+            is_relayed: departure.is_relayed,
+            members: u64::from(departure.members),
+            for_ms: now.ms.saturating_sub(departure.since_ms),
+        })
+    }
+
+    /// Returns whether the reflector is in charge of a location, and this is its group.
+    pub(super) fn is_in_charge(&self, id: GroupId, location: &str) -> bool {
+        let here = self.control.table().find(id).and_then(|index| self.control.location_of(index));
+        here == Some((location, true))
+    }
+
+    /// Returns the progress of a group of an id whose members are on their way elsewhere.
+    pub(super) fn departing(&self, id: GroupId) -> Option<Departing> {
+        self.departing_group(self.control.table().find(id)?, read_clocks())
     }
 
     /// Returns a report of the reflector.

@@ -51,6 +51,8 @@ const CHUNK: usize = 500;
 const MAP_BYTES: u64 = 32 << 20;
 /// The number of attempts while others change the same things.
 const ATTEMPTS_MAX: u32 = 20;
+/// The same for a change that any other change stands in the way of.
+const EPOCH_ATTEMPTS_MAX: u32 = 200;
 /// The pause between two of them.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -233,6 +235,41 @@ impl LocationMap {
             match self.propose(update).await {
                 Ok(made) => return Ok(Changed::Done { epoch: made.epoch }),
                 Err(ProposeError::Refused(Refused::Version { .. })) => {}
+                Err(error) => return Err(store_error(error)),
+            }
+        }
+        Err(busy())
+    }
+
+    /// Moves a location to the place that a function chooses, which sees all locations: on condition that none of them has
+    /// changed since. Returns its places before and after.
+    ///
+    /// # Errors
+    /// `Invalid` if the function refuses, with its sentence; as [`LocationMap::change`].
+    pub async fn change_among_all(
+        &self,
+        name: &str,
+        choose: impl Fn(&Snapshot) -> Result<LocationEntry, String>,
+    ) -> Result<(LocationEntry, LocationEntry), StoreError> {
+        let key = key_of(name)?;
+        self.adopt().await?;
+        let mut known = Snapshot::default();
+        for _ in 0..EPOCH_ATTEMPTS_MAX {
+            if let Some(changed) = self.read(&known).await? {
+                known = changed;
+            }
+            let gone = || "there is no such location any more".to_owned();
+            let chosen = known.entries.get(name).copied().ok_or_else(gone).and_then(|from| {
+                let to = choose(&known)?;
+                to.check()?;
+                Ok((from, to))
+            });
+            let (from, to) = chosen.map_err(|why| StoreError::new(ErrorKind::Invalid, why))?;
+            let update =
+                Update::new(self.author.as_str()).if_epoch(known.epoch).set(key.clone(), to.to_string());
+            match self.propose(update).await {
+                Ok(_) => return Ok((from, to)),
+                Err(ProposeError::Refused(Refused::Epoch { .. })) => tokio::time::sleep(PAUSE).await,
                 Err(error) => return Err(store_error(error)),
             }
         }

@@ -225,6 +225,14 @@ impl Core {
         }
     }
 
+    /// Returns up to `limit` migrations away from the rank that are under way.
+    pub fn migrating(&self, now: Duration, limit: usize) -> Vec<(ObjectId, RankNumber, Duration)> {
+        match &self.state {
+            State::Active(rank, _) => rank.migrating(now, limit),
+            _ => Vec::new(),
+        }
+    }
+
     pub fn list(&self, limit: usize) -> Vec<(ObjectId, Shown)> {
         match &self.state {
             State::Active(rank, _) => rank.list(limit),

@@ -160,6 +160,18 @@ impl ActiveRank {
         self.migrations
     }
 
+    /// Returns up to `limit` migrations that are under way: the sequencer, the rank that it goes to, and since how long.
+    pub fn migrating(&self, now: Duration, limit: usize) -> Vec<(ObjectId, RankNumber, Duration)> {
+        let moving = self.sequencers.iter().filter_map(|(id, entry)| match entry {
+            Entry::Live(live) => {
+                let moving = live.moving.as_ref()?;
+                Some((id.clone(), moving.to, now.saturating_sub(moving.since)))
+            }
+            _ => None,
+        });
+        moving.take(limit).collect()
+    }
+
     /// Returns the number of requests that wait for a sequencer.
     fn queue_of(&self, id: &ObjectId, entry: &Entry) -> u64 {
         let count = match entry {

@@ -36,6 +36,9 @@ impl ObjectStore for Cut {
     }
 }
 
+/// The longest time that anything takes that has to come about.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 pub struct Daemon {
     role: Option<MetaRole>,
     server: Option<Server>,
@@ -98,7 +101,7 @@ impl Daemon {
     pub fn wait_for(&self, state: &str) {
         let began = Instant::now();
         while self.handle().totals().state != state {
-            assert!(began.elapsed() < Duration::from_secs(60), "it is not {state}");
+            assert!(began.elapsed() < PATIENCE, "it is not {state}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -170,7 +173,7 @@ pub fn taker(
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        assert!(began.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -465,7 +468,7 @@ fn what_is_no_sequencer_is_left_alone() {
         let read = kind(wait(sequencer.read()).map(drop));
         done.send((read, kind(wait(sequencer.remove())), kind(wait(sequencer.create(Policy::BestEffort)))))
     });
-    let kinds = ended.recv_timeout(Duration::from_secs(60)).expect("each call is answered");
+    let kinds = ended.recv_timeout(PATIENCE).expect("each call is answered");
     assert_eq!(kinds, (ErrorKind::Invalid, ErrorKind::Invalid, ErrorKind::Busy));
     // The object of the authority, and one of somebody else.
     for id in ["nacre/ranks/0", "results", "nacre/sequencers/"] {
@@ -478,7 +481,7 @@ fn what_is_no_sequencer_is_left_alone() {
 #[test]
 fn a_name_goes_on_above_what_a_removed_sequencer_gave() {
     let store = Arc::new(MemoryStore::new());
-    let daemon = Daemon::start(&store);
+    let daemon = Daemon::patient(&store);
     let session = session(&store, &[&daemon.address]);
     let sequencer = session.sequencer(&id());
     let mut last = None;
@@ -552,7 +555,7 @@ fn hand_on_and_go() -> bool {
     let gone = loop {
         // The rank goes on with what it has reserved, and no further.
         match wait(sequencer(2).next_many(1 << 20)) {
-            Ok(_) => assert!(began.elapsed() < Duration::from_secs(60)),
+            Ok(_) => assert!(began.elapsed() < PATIENCE),
             Err(error) => break error,
         }
     };

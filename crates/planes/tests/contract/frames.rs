@@ -1,9 +1,8 @@
 //! The copies that the ring plane sends as frames, past the kernel's path for datagrams, and those that it must not.
 
 use nacre_planes::plane::PlaneKind;
-use nacre_reflect::table::GroupOptions;
 
-use crate::world::World;
+use crate::world::{World, patient};
 
 /// Returns the number of datagrams that have left the reflector's namespace by sockets.
 fn by_sockets(world: &World) -> u64 {
@@ -21,7 +20,7 @@ fn by_sockets(world: &World) -> u64 {
 
 fn exchange(world: &World) {
     for (id, version) in [(1, 4), (2, 6)] {
-        let group = world.group(id, GroupOptions::default());
+        let group = world.group(id, patient());
         let members = world.members(group, 5, version);
         for number in 0..10 {
             members[number % 5].send(&[number as u8; 100]);

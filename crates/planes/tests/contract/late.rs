@@ -10,7 +10,7 @@ use nacre_reflect::rate::Rate;
 use nacre_reflect::table::GroupOptions;
 use nacre_reflect::wire;
 
-use crate::load::{flood, numbered, ordered, read, refuses};
+use crate::load::{OVERLOAD, flood, numbered, ordered, read, refuses, tried};
 use crate::world::{PATIENCE, World};
 
 fn with_age(max_age_ms: u32) -> GroupOptions {
@@ -34,6 +34,11 @@ fn accounted(world: &World, sent: u64, receivers: u64) -> Counters {
 
 /// The members behind a fast device get everything, and those behind a slow one what it sends in time.
 pub fn a_slow_device_throttles_nobody_else(kind: PlaneKind) {
+    // A reflector that stands still for longer than the greatest age refuses what has come meanwhile.
+    tried(|| throttles_nobody_else(kind));
+}
+
+fn throttles_nobody_else(kind: PlaneKind) -> Result<(), String> {
     const SENT: u32 = 300;
     let world = World::new(kind, 2);
     world.sides[1].queue(&world, "tbf rate 200kbit burst 2000 limit 3000");
@@ -43,28 +48,39 @@ pub fn a_slow_device_throttles_nobody_else(kind: PlaneKind) {
         members[0].send(&numbered(0, number, 100));
         std::thread::sleep(Duration::from_millis(2));
     }
-    for member in [&members[2], &members[4]] {
-        for number in 0..SENT {
-            assert_eq!(read(&member.receive()), (0, number));
-        }
-    }
     let counters = accounted(&world, u64::from(SENT), 5);
-    assert_eq!(counters.admitted, u64::from(SENT), "the group was throttled: {counters:?}");
-    assert!(counters.too_old > 0, "everything came, however late: {counters:?}");
-    let of_group = world.with(move |_, forwarder| forwarder.group_counters(group));
-    assert_eq!(of_group.too_old, counters.too_old);
-    let late = counters.copies - 2 * u64::from(SENT);
-    let (from, mut got) = (Instant::now(), 0);
-    while got < late && from.elapsed() < PATIENCE {
-        got += [1, 3, 5].map(|at| ordered(&members[at].rest(), &members[at])).iter().sum::<u64>();
+    let from = Instant::now();
+    let mut got: Vec<Vec<Vec<u8>>> = members.iter().map(|_| Vec::new()).collect();
+    while got.iter().map(|got| got.len() as u64).sum::<u64>() < counters.copies && from.elapsed() < PATIENCE {
+        for (member, got) in members.iter().zip(&mut got) {
+            got.extend(member.rest());
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(got, late, "{counters:?}");
+    let got: Vec<u64> = members.iter().zip(&got).map(|(member, got)| ordered(got, member)).collect();
+    assert_eq!(got.iter().sum::<u64>(), counters.copies, "{counters:?}");
     // Time makes things old: nothing is left that could come.
     std::thread::sleep(Duration::from_millis(20));
     assert!(members.iter().all(|member| member.rest().is_empty()));
+    let of_group = world.with(move |_, forwarder| forwarder.group_counters(group));
+    assert_eq!(of_group.too_old, counters.too_old);
     // And the slow device is used again.
-    members[0].send(&numbered(0, SENT, 100));
-    assert_eq!(read(&members[1].receive()), (0, SENT));
+    let from = Instant::now();
+    loop {
+        members[0].send(&numbered(0, SENT, 100));
+        members[1].socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        if members[1].socket.recv(&mut [0; 200]).is_ok() {
+            break;
+        }
+        assert!(from.elapsed() < PATIENCE, "the slow device is not used again: {:?}", world.counters());
+    }
+    let all = u64::from(SENT);
+    match counters.admitted == all && got[2] == all && got[4] == all && counters.too_old > 0 {
+        true => Ok(()),
+        false => {
+            Err(format!("the group was throttled, or everything came, however late: {got:?}, {counters:?}"))
+        }
+    }
 }
 
 /// A reflector that could not look for a while does not begin with what is old by then.
@@ -76,8 +92,18 @@ pub fn what_has_waited_in_a_socket_is_as_old(kind: PlaneKind) {
         // A numbered group is copied by user space in every plane.
         let group = world.group(id, GroupOptions { sequence: true, ..with_age(max_age_ms) });
         let members = world.members(group, 2, 4);
-        members[0].send(&numbered(0, 0, 100));
-        assert_eq!(members[1].receive().len(), 116);
+        // On a machine that stands still for so long, the first ones are too old as well.
+        let before = loop {
+            let before = world.counters();
+            members[0].send(&numbered(0, 0, 100));
+            let counters = world.until("it is admitted or refused", |counters| {
+                counters.admitted + counters.backlog == before.admitted + before.backlog + 1
+            });
+            if counters.admitted > before.admitted {
+                assert_eq!(members[1].receive().len(), 116);
+                break counters;
+            }
+        };
         world.stall(|| {
             for number in 1..=SENT {
                 members[0].send(&numbered(0, number, 100));
@@ -85,11 +111,12 @@ pub fn what_has_waited_in_a_socket_is_as_old(kind: PlaneKind) {
             std::thread::sleep(Duration::from_millis(stall_ms));
         });
         let counters = world.until("all is admitted or refused", |counters| {
-            counters.admitted + counters.backlog == u64::from((SENT + 1) * id)
+            counters.admitted + counters.backlog == before.admitted + before.backlog + u64::from(SENT)
         });
         // A program in the kernel has admitted them, and told user space.
         let refused = max_age_ms > 0 && !kind.in_kernel();
-        assert_eq!(counters.backlog, if refused { SENT.into() } else { 0 }, "{counters:?}");
+        let backlog = counters.backlog - before.backlog;
+        assert_eq!(backlog, if refused { SENT.into() } else { 0 }, "{counters:?}");
         if !refused {
             for number in 1..=SENT {
                 assert_eq!(read(&members[1].receive()[16..]), (0, number));
@@ -103,7 +130,7 @@ pub fn the_oldest_make_space_for_the_newest(kind: PlaneKind) {
     const SENT: u32 = 200;
     let options = ForwardOptions { backlog_datagrams: 10, ..ForwardOptions::default() };
     let world = World::with_options(kind, 2, options);
-    world.sides[1].queue(&world, "tbf rate 200kbit burst 2000 limit 3000");
+    world.sides[1].queue(&world, "tbf rate 50kbit burst 2000 limit 3000");
     let group = world.group(0, with_age(600_000));
     let members = world.members(group, 6, 4);
     for number in 0..SENT {
@@ -131,8 +158,10 @@ pub fn overload_leaves_no_backlog_in_a_kernel_plane(kind: PlaneKind) {
     let done = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            let sent = flood(&members, &[0, 1, 5], 100, Duration::from_millis(500), || {
-                !kind.in_kernel() || kind == PlaneKind::Xdp || refuses(&world)
+            let sent = flood(&members, &[0, 1, 5], 100, OVERLOAD, || match kind {
+                PlaneKind::Xdp => true,
+                PlaneKind::Kernel => refuses(&world),
+                PlaneKind::Sendto | PlaneKind::Batch | PlaneKind::Ring => world.counters().full > 0,
             });
             done.store(true, Ordering::Relaxed);
             sent
@@ -174,6 +203,11 @@ fn soak() -> Option<Duration> {
 /// Members behind a full device are heard of, so that the kernel need not ask for them: its questions would not come
 /// through, and what is sent to a neighbour of whom it is not sure it drops without a word.
 pub fn neighbours_behind_a_full_device_stay_known(kind: PlaneKind) {
+    // Neighbours age here within seconds, which a machine may stand still for.
+    tried(|| neighbours_stay_known(kind));
+}
+
+fn neighbours_stay_known(kind: PlaneKind) -> Result<(), String> {
     let world =
         World::with_options(kind, 2, ForwardOptions { backlog_datagrams: 100, ..ForwardOptions::default() });
     // A queue with room for so many frames, however small these are.
@@ -213,6 +247,11 @@ pub fn neighbours_behind_a_full_device_stay_known(kind: PlaneKind) {
     // What does not come would make this wait for ever.
     while got < counters.copies && from.elapsed() < Duration::from_secs(10) {
         got += members.iter().map(|member| ordered(&member.rest(), member)).sum::<u64>();
+        std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(got, counters.copies, "copies that were sent never came: {counters:?}");
+    assert!(got <= counters.copies, "{got} came: {counters:?}");
+    match got == counters.copies {
+        true => Ok(()),
+        false => Err(format!("only {got} of the copies that were sent came: {counters:?}")),
+    }
 }

@@ -36,6 +36,9 @@ fn unlimited() -> GroupOptions {
     }
 }
 
+/// The time for which more is sent than a device takes; longer where that was not enough.
+pub const OVERLOAD: Duration = Duration::from_millis(150);
+
 /// Sends as fast as possible for a time, and then until it is enough. Returns the number of datagrams sent.
 pub fn flood(
     members: &[Member],
@@ -116,7 +119,7 @@ pub fn nothing_admitted_is_lost_and_order_is_kept_under_overload(kind: PlaneKind
         }
         let group = world.group(0, unlimited());
         let members = world.members(group, 10, 4);
-        let sent = flood(&members, &[0, 1, 5], 100, Duration::from_millis(500), || refuses(&world));
+        let sent = flood(&members, &[0, 1, 5], 100, OVERLOAD, || refuses(&world));
         let admitted = settled(&world, &members, sent);
         let counters = world.counters();
         assert!(counters.full > 0 || counters.handed > 0, "the devices were never full: {counters:?}");
@@ -124,26 +127,43 @@ pub fn nothing_admitted_is_lost_and_order_is_kept_under_overload(kind: PlaneKind
     }
 }
 
-pub fn a_full_device_holds_up_no_other(kind: PlaneKind) {
-    let world = World::new(kind, 2);
-    world.sides[1].queue(&world, "tbf rate 200kbit burst 2000 limit 3000");
-    let group = world.group(0, unlimited());
-    let members = world.members(group, 6, 4);
-    // Of these the slow device takes a second and a half.
-    for number in 0..100 {
-        members[0].send(&numbered(0, number, 100));
-    }
-    for member in [&members[2], &members[4]] {
-        for number in 0..100 {
-            assert_eq!(read(&member.receive()), (0, number));
+/// Tries a test that a pause of the machine may spoil up to five times.
+#[track_caller]
+pub fn tried(attempt: impl Fn() -> Result<(), String>) {
+    for _ in 0..4 {
+        match attempt() {
+            Ok(()) => return,
+            Err(why) => eprintln!("tried again: {why}"),
         }
     }
-    let early = members[5].rest().len();
-    assert!(early < 100, "the slow device was not slow");
-    for number in early as u32..100 {
-        assert_eq!(read(&members[5].receive()), (0, number));
-    }
-    assert_eq!(world.counters().copies, 500);
+    attempt().unwrap();
+}
+
+pub fn a_full_device_holds_up_no_other(kind: PlaneKind) {
+    tried(|| {
+        let world = World::new(kind, 2);
+        world.sides[1].queue(&world, "tbf rate 200kbit burst 2000 limit 3000");
+        let group = world.group(0, unlimited());
+        let members = world.members(group, 6, 4);
+        // Of these the slow device takes a second and a half.
+        for number in 0..100 {
+            members[0].send(&numbered(0, number, 100));
+        }
+        for member in [&members[2], &members[4]] {
+            for number in 0..100 {
+                assert_eq!(read(&member.receive()), (0, number));
+            }
+        }
+        let early = members[5].rest().len();
+        for number in early as u32..100 {
+            assert_eq!(read(&members[5].receive()), (0, number));
+        }
+        assert_eq!(world.counters().copies, 500);
+        match early < 100 {
+            true => Ok(()),
+            false => Err("the slow device was not slow".to_owned()),
+        }
+    });
 }
 
 /// A driver without room refuses, behind no queue that could keep anything.
@@ -198,7 +218,7 @@ pub fn what_a_driver_refuses_is_not_lost(kind: PlaneKind) {
         let counters = world.counters();
         counters.full > 0 || counters.handed > 0
     };
-    let sent = flood(&members, &[0, 1], 100, Duration::from_millis(500), was_full);
+    let sent = flood(&members, &[0, 1], 100, OVERLOAD, was_full);
     let counters = world.until("all is admitted or refused, and nothing waits", |counters| {
         let known = counters.admitted + counters.backlog + counters.socket_full;
         known == sent && counters.copies == counters.admitted * u64::from(RECEIVERS + 1)
@@ -276,7 +296,7 @@ pub fn joins_and_leaves_cost_nobody_a_datagram(kind: PlaneKind) {
             }
             number
         });
-        for round in 0..8 {
+        for round in 0..4 {
             for member in &come {
                 world.join(group, member, false);
             }
@@ -297,7 +317,7 @@ pub fn joins_and_leaves_cost_nobody_a_datagram(kind: PlaneKind) {
             assert!(member.rest().is_empty());
         }
     });
-    assert!(turns > 200);
+    assert!(turns > 100);
     for member in &come {
         ordered(&member.rest(), member);
     }

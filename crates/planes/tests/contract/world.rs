@@ -39,6 +39,12 @@ impl Host for Desk {
     }
 }
 
+/// Returns the default options, but for the age of datagrams: a machine may let the reflector stand still for longer than games
+/// wait.
+pub fn patient() -> GroupOptions {
+    GroupOptions { max_age_ms: 600_000, ..GroupOptions::default() }
+}
+
 type Work = Box<dyn FnOnce(&mut Desk, &mut Forwarder) + Send>;
 
 /// A reflector in its namespace, with its members' namespaces.

@@ -23,6 +23,25 @@ pub(super) struct Moving {
     entry: LocationEntry,
     /// True if this reflector is a standby of that place: it takes members as well.
     standby: bool,
+    /// The time at which they were to begin, in milliseconds.
+    since_ms: u64,
+}
+
+/// A group whose members are on their way to another place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure<'a> {
+    /// The location that has moved.
+    pub location: &'a str,
+    /// Its place now.
+    pub to: &'a LocationEntry,
+    /// True while the reflector there is asked for a relay; no member has been told to move then.
+    pub is_asking: bool,
+    /// True while the group's datagrams are relayed.
+    pub is_relayed: bool,
+    /// The members that have yet to leave.
+    pub members: u32,
+    /// The time at which the location moved, in milliseconds of the monotonic clock.
+    pub since_ms: u64,
 }
 
 impl Control {
@@ -47,7 +66,8 @@ impl Control {
                 let location = name.to_owned();
                 let control = self.group_control_mut(index);
                 control.location = None;
-                control.moving = entry.map(|entry| Moving { location, entry, standby: false });
+                let since_ms = now.ms;
+                control.moving = entry.map(|entry| Moving { location, entry, standby: false, since_ms });
                 self.close_relay(now, index);
                 if let Some(entry) = entry {
                     let own = before.and_then(|before| self.own_of(&before));
@@ -88,6 +108,26 @@ impl Control {
         self.locations.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
+    /// Returns the location whose group this is, and true if this reflector is in charge of it.
+    pub fn location_of(&self, group: GroupIndex) -> Option<(&str, bool)> {
+        let (name, standby) = self.groups_here.get(&self.table.get_group(group)?.id)?;
+        Some((name, !standby))
+    }
+
+    /// Returns the progress of a group whose members are on their way to another place; `None` if none are.
+    pub fn departure(&self, group: GroupIndex) -> Option<Departure<'_>> {
+        let members = self.table.get_group(group)?.live;
+        let moving = self.controls.get(group.0 as usize)?.moving.as_ref()?;
+        (members > 0 && !moving.standby).then(|| Departure {
+            location: &moving.location,
+            to: &moving.entry,
+            is_asking: self.waits_for_relay(group),
+            is_relayed: self.is_relayed(group),
+            members,
+            since_ms: moving.since_ms,
+        })
+    }
+
     /// Applies the map's entry for a group of this reflector to the group's control data.
     pub(super) fn settle(&mut self, id: GroupId) {
         let (Some(index), Some((name, standby))) = (self.table.find(id), self.groups_here.get(&id)) else {
@@ -97,8 +137,12 @@ impl Control {
         let entry = self.locations.get(&name).copied();
         let control = self.group_control_mut(index);
         control.location = Some(name.clone());
-        control.moving =
-            entry.filter(|_| standby).map(|entry| Moving { location: name, entry, standby: true });
+        control.moving = entry.filter(|_| standby).map(|entry| Moving {
+            location: name,
+            entry,
+            standby: true,
+            since_ms: 0,
+        });
     }
 
     /// Returns the group that a place means if it is at this reflector, and true if the reflector is a standby there.

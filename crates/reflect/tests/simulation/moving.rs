@@ -364,3 +364,42 @@ fn what_reflectors_said_is_worth_nothing_when_it_is_said_again_or_spoilt() {
         stage.check(seed);
     }
 }
+
+#[test]
+fn a_departure_is_shown_until_the_last_member_has_left_and_can_be_taken_back_before() {
+    let seed = 4;
+    let mut stage = Stage::begin(seed, 64, entry(&[at(1)], 1));
+    let departing = |stage: &Stage| {
+        let control = &stage.world.reflectors[&at(1)];
+        let index = control.table().find(GroupId { port: 7400, id: 1 }).unwrap();
+        let departure = control.departure(index)?;
+        assert_eq!(departure.location, LOCATION);
+        Some((departure.is_asking, departure.is_relayed, departure.members, departure.to.reflectors.first()))
+    };
+    assert_eq!(departing(&stage), None);
+    // Nobody is told to go to one that does not answer.
+    stage.world.kill(at(2));
+    stage.relocate(&[1], entry(&[at(2)], 2));
+    stage.talk(2000);
+    assert_eq!(departing(&stage), Some((true, false, MEMBERS, at(2))));
+    stage.relocate(&[1], entry(&[at(1)], 1));
+    assert_eq!(departing(&stage), None);
+    assert!(stage.all_at(1, 1));
+    stage.check(seed);
+    for host in [3, 1] {
+        let now = stage.world.now();
+        let control = stage.world.reflectors.get_mut(&at(host)).unwrap();
+        control.set_location(now, LOCATION, entry(&[at(3)], 2));
+    }
+    assert_eq!(departing(&stage), Some((true, false, MEMBERS, at(3))));
+    let mut was_relayed = false;
+    for _ in 0..2000 {
+        let Some((_, is_relayed, ..)) = departing(&stage) else { break };
+        was_relayed |= is_relayed;
+        stage.talk(5);
+    }
+    assert!(was_relayed);
+    assert_eq!(departing(&stage), None);
+    stage.until_all_at(3, 2);
+    stage.check(seed);
+}

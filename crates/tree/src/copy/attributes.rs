@@ -28,8 +28,11 @@ pub struct Preserver {
 pub type Attributes = BTreeMap<CString, Vec<u8>>;
 
 /// A target that is neither a file nor a directory: it cannot be opened, only named.
+#[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
+    /// The directory that it is in.
     pub directory: BorrowedFd<'a>,
+    /// Its name there.
     pub name: &'a CStr,
 }
 
@@ -102,8 +105,7 @@ impl Preserver {
     ) -> Result<(), Errno> {
         let group = self.own(stat, |user, group| rustix::fs::fchown(target, user, group))?;
         self.apply_extended(source, target, used)?;
-        let mode = u32::from(stat.stx_mode) & 0o7777 & !self.lost(stat, group);
-        rustix::fs::fchmod(target, Mode::from_raw_mode(mode))?;
+        rustix::fs::fchmod(target, Mode::from_raw_mode(self.mode(stat, group)))?;
         rustix::fs::futimens(target, &times(stat))
     }
 
@@ -125,6 +127,27 @@ impl Preserver {
         Ok(!self.extended || listed(source)? == listed(target)?)
     }
 
+    /// Gives an open file that is new all metadata of its source, whose extended attributes are `extended`.
+    ///
+    /// # Errors
+    /// The error number of the system.
+    pub fn apply_new(
+        &self,
+        extended: &Attributes,
+        stat: &Statx,
+        target: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
+        let group = self.own(stat, |user, group| rustix::fs::fchown(target, user, group))?;
+        self.set(&AttributeSource::Open(target), extended, false)?;
+        rustix::fs::fchmod(target, Mode::from_raw_mode(self.mode(stat, group)))?;
+        rustix::fs::futimens(target, &times(stat))
+    }
+
+    /// Returns the permission bits of a copy that is in this group.
+    pub fn mode(&self, source: &Statx, group: u32) -> u32 {
+        u32::from(source.stx_mode) & 0o7777 & !self.lost(source, group)
+    }
+
     /// Returns the extended attributes that are kept of a link, a pipe or a device.
     pub fn extended_named(&self, source: &Named<'_>) -> Result<Attributes, Errno> {
         if !self.extended {
@@ -135,17 +158,42 @@ impl Preserver {
 
     /// Gives a target that is a link, a pipe or a device all metadata of its source, whose extended attributes are
     /// `extended`.
+    ///
+    /// # Errors
+    /// The error number of the system.
     pub fn apply_named(&self, extended: &Attributes, stat: &Statx, target: &Named<'_>) -> Result<(), Errno> {
+        self.give_named(extended, stat, target, false)
+    }
+
+    /// Gives a target of any kind all metadata of its source, whose extended attributes are `extended`, and no others.
+    ///
+    /// # Errors
+    /// The error number of the system.
+    pub fn adjust_named(&self, extended: &Attributes, stat: &Statx, target: &Named<'_>) -> Result<(), Errno> {
+        self.give_named(extended, stat, target, true)
+    }
+
+    fn give_named(
+        &self,
+        extended: &Attributes,
+        stat: &Statx,
+        target: &Named<'_>,
+        used: bool,
+    ) -> Result<(), Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let group = self.own(stat, |user, group| {
             rustix::fs::chownat(target.directory, target.name, user, group, flags)
         })?;
         let target_open = target.open()?;
         let link = u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
-        self.set(&AttributeSource::Path(by_descriptor(target_open.as_fd())), extended, false)?;
+        self.set(
+            &AttributeSource::Path(by_descriptor(target_open.as_fd())),
+            extended,
+            used && self.extended,
+        )?;
         if !link {
-            let mode = u32::from(stat.stx_mode) & 0o7777 & !self.lost(stat, group);
-            rustix::fs::chmod(by_descriptor(target_open.as_fd()), Mode::from_raw_mode(mode))?;
+            let mode = Mode::from_raw_mode(self.mode(stat, group));
+            rustix::fs::chmod(by_descriptor(target_open.as_fd()), mode)?;
         }
         rustix::fs::utimensat(target.directory, target.name, &times(stat), flags)
     }
@@ -216,7 +264,8 @@ impl Preserver {
         Ok(self.owed(self.extended_named(a)?) == self.owed(self.extended_named(b)?))
     }
 
-    fn owed(&self, attributes: Attributes) -> Attributes {
+    /// Returns those extended attributes that a copy has to have.
+    pub fn owed(&self, attributes: Attributes) -> Attributes {
         attributes.into_iter().filter(|(name, _)| self.is_owed(name)).collect()
     }
 
@@ -227,6 +276,11 @@ impl Preserver {
             || name.starts_with(b"system.posix_acl_")
             || self.root && (name.starts_with(b"trusted.") || name == b"security.capability")
     }
+}
+
+/// Returns whether an extended attribute of this name belongs to a system, and not to the file.
+pub fn belongs_to_system(name: &CStr) -> bool {
+    is_label(name.to_bytes_with_nul())
 }
 
 /// Returns whether new entries in a directory inherit an ACL from it.

@@ -1,15 +1,22 @@
 //! Policies, decisions and simulations in print.
 
-use nacre_balance::{Decision, InForce, Move, Past, Policy, Published, Settings, Simulated, Step};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nacre_balance::{
+    Decision, InForce, MadeMove, Migration, Move, Past, Policy, Published, Settings, Simulated, Step,
+};
 use nacre_quantity::{Escaped, count};
 use serde_json::{Value, json};
 
+use crate::command::log;
 use crate::failure::Failure;
 use crate::output::{self, Array, Table};
 use crate::session::Context;
 
 /// The number of ranks up to which the table of a simulation has a column for each.
 const COLUMNS_MAX: usize = 8;
+/// The number of groups of a reflector that are printed: the busiest ones.
+const GROUPS_SHOWN_MAX: usize = 10;
 /// The number of moves of one tick that are printed as lines.
 const MOVES_SHOWN_MAX: usize = 20;
 
@@ -89,6 +96,54 @@ pub fn print_history(session: &Context, history: &[Past]) -> Result<(), Failure>
         ]);
     }
     Ok(table.print()?)
+}
+
+/// Prints moves that were made.
+pub fn print_moves(session: &Context, moves: &[MadeMove]) -> Result<(), Failure> {
+    if session.json {
+        let mut array = Array::begin()?;
+        for MadeMove { at_ms, made } in moves {
+            let mut entry = move_json(made);
+            entry["at_ms"] = json!(at_ms);
+            array.entry(&entry)?;
+        }
+        return Ok(array.end()?);
+    }
+    let mut table = Table::new(&["at", "resource", "load", "from", "to"]);
+    for MadeMove { at_ms, made } in moves {
+        let holder = made.id.kind.holder();
+        table.row([
+            log::time(*at_ms),
+            Escaped::of(&made.id.to_string()).to_string(),
+            format!("{:.1}", made.load),
+            format!("{holder} {}", made.from),
+            format!("{holder} {}", made.to),
+        ]);
+    }
+    Ok(table.print()?)
+}
+
+/// Returns a move that is under way as JSON.
+pub fn migration_json(migration: &Migration) -> Value {
+    json!({
+        "resource": migration.id,
+        "from": migration.from,
+        "to": migration.to,
+        "phase": migration.phase.name(),
+        "since_ms": migration.since_ms,
+        "members": migration.members,
+    })
+}
+
+/// Returns a move that is under way as a line.
+pub fn migration_text(migration: &Migration) -> String {
+    let Migration { id, from, to, phase, since_ms, members } = migration;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = now.as_secs().saturating_sub(since_ms / 1000);
+    let left =
+        members.map_or(String::new(), |members| format!(", {} left", count(members, "member", "members")));
+    let (id, from, to) = (id.to_string(), Escaped::of(from), Escaped::of(to));
+    format!("{} from {from} to {to}: {} for {seconds} s{left}", Escaped::of(&id), phase.name())
 }
 
 fn move_json(made: &Move) -> Value {
@@ -191,67 +246,140 @@ fn print_simulated_json(simulated: &Simulated) -> Result<(), Failure> {
     Ok(output::line(&all.to_string())?)
 }
 
-/// A rank's next decision.
+/// The next decision of a rank or a reflector.
 pub struct Explained<'a> {
-    /// The load that the rank has published.
+    /// The load that it has published.
     pub published: &'a Published,
     /// The decision by it.
     pub decision: Decision,
 }
 
-/// Prints what the next tick would do.
-pub fn explained(session: &Context, policy: &Policy, ranks: &[Explained<'_>]) -> Result<(), Failure> {
+impl Explained<'_> {
+    /// Returns the word for what it is.
+    fn holder(&self) -> &'static str {
+        if self.published.reflector.is_some() { "reflector" } else { "rank" }
+    }
+}
+
+/// Prints what the next tick would do. `silent` says why nothing is decided for the ranks.
+pub fn explained(
+    session: &Context,
+    policy: &Policy,
+    ranks: &[Explained<'_>],
+    silent: Option<&str>,
+    reflectors: &[Explained<'_>],
+) -> Result<(), Failure> {
     if session.json {
-        let list: Vec<Value> = ranks.iter().map(explained_json).collect();
-        let all = json!({ "policy": policy.name(), "version": policy.version(), "ranks": list });
+        let list = |all: &[Explained<'_>]| all.iter().map(explained_json).collect::<Vec<Value>>();
+        let all = json!({
+            "policy": policy.name(),
+            "version": policy.version(),
+            "ranks": list(ranks),
+            "silent": silent,
+            "reflectors": list(reflectors),
+        });
         return Ok(output::line(&all.to_string())?);
     }
     output::line(&format!("policy \"{}\" of version {}", Escaped::of(policy.name()), policy.version()))?;
-    let mut table = Table::new(&["rank", "load", "requests/s", "queue", "cpu", "resources", "policy"]);
-    for Explained { published: Published { rank, metrics, policy, .. }, .. } in ranks {
-        let in_force = policy.as_ref().map(|(name, version)| format!("{} {version}", Escaped::of(name)));
+    if !ranks.is_empty() {
+        let mut table = Table::new(&["rank", "load", "requests/s", "queue", "cpu", "resources", "policy"]);
+        for Explained { published: Published { rank, metrics, policy, .. }, .. } in ranks {
+            table.row([
+                rank.to_string(),
+                format!("{:.1}", metrics.all_load),
+                format!("{:.1}", metrics.request_rate),
+                format!("{:.1}", metrics.queue_length),
+                format!("{:.2}", metrics.processor),
+                format!("{}", metrics.resources),
+                policy_text(policy.as_ref()),
+            ]);
+        }
+        table.print()?;
+    }
+    if let Some(silent) = silent {
+        output::line(silent)?;
+    }
+    ranks.iter().try_for_each(print_explained)?;
+    print_reflectors(reflectors)?;
+    reflectors.iter().try_for_each(print_explained)
+}
+
+fn policy_text(policy: Option<&(String, u64)>) -> String {
+    policy.map_or("-".to_owned(), |(name, version)| format!("{} {version}", Escaped::of(name)))
+}
+
+/// Prints the load of reflectors and of their busiest groups.
+fn print_reflectors(reflectors: &[Explained<'_>]) -> Result<(), Failure> {
+    if reflectors.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&["reflector", "address", "load", "members", "cpu", "resources", "policy"]);
+    let mut groups = Table::new(&["group", "location", "reflector", "members", "datagrams/s", "copies/s"]);
+    let mut has_groups = false;
+    for Explained { published, .. } in reflectors {
+        let (number, metrics) = (published.rank.to_string(), &published.metrics);
+        let Some(reflector) = &published.reflector else { continue };
         table.row([
-            rank.to_string(),
+            number.clone(),
+            Escaped::of(&reflector.address).to_string(),
             format!("{:.1}", metrics.all_load),
-            format!("{:.1}", metrics.request_rate),
-            format!("{:.1}", metrics.queue_length),
+            format!("{}", metrics.further.get("members").copied().unwrap_or_default()),
             format!("{:.2}", metrics.processor),
             format!("{}", metrics.resources),
-            in_force.unwrap_or_else(|| "-".to_owned()),
+            policy_text(published.policy.as_ref()),
         ]);
+        for group in reflector.groups.iter().take(GROUPS_SHOWN_MAX) {
+            has_groups = true;
+            let location = group.location.as_ref();
+            groups.row([
+                Escaped::of(&group.group).to_string(),
+                location.map_or("-".to_owned(), |name| Escaped::of(name).to_string()),
+                number.clone(),
+                group.members.to_string(),
+                format!("{:.1}", group.datagrams_per_second),
+                format!("{:.1}", group.copies_per_second),
+            ]);
+        }
     }
     table.print()?;
-    for Explained { published, decision } in ranks {
-        let say = |text: &str| output::line(&format!("rank {}: {text}", published.rank));
-        let targets = decision.targets.iter().enumerate().filter(|(_, target)| **target > 0.0);
-        for (to, target) in targets {
-            say(&format!("the policy sends a load of {target:.1} to rank {to}"))?;
-        }
-        for made in &decision.moves {
-            say(&format!("it would move {made}"))?;
-        }
-        if decision.moves.is_empty() {
-            say("it would move nothing")?;
-        }
-        let listed = published.resources.len();
-        if published.metrics.resources > listed as f64 {
-            say(&format!(
-                "it has published only the biggest {listed} of its resources, so this is a part of what it would do"
-            ))?;
-        }
-        for note in &decision.notes {
-            say(&note.to_string())?;
-        }
-        for line in &decision.log {
-            say(&format!("the policy says: {}", Escaped::of(line)))?;
-        }
+    if has_groups { Ok(groups.print()?) } else { Ok(()) }
+}
+
+fn print_explained(one: &Explained<'_>) -> Result<(), Failure> {
+    let Explained { published, decision } = one;
+    let holder = one.holder();
+    let say = |text: &str| output::line(&format!("{holder} {}: {text}", published.rank));
+    let targets = decision.targets.iter().enumerate().filter(|(_, target)| **target > 0.0);
+    for (to, target) in targets {
+        say(&format!("the policy sends a load of {target:.1} to {holder} {to}"))?;
+    }
+    for made in &decision.moves {
+        say(&format!("it would move {made}"))?;
+    }
+    if decision.moves.is_empty() {
+        say("it would move nothing")?;
+    }
+    let listed = published.resources.len();
+    if published.metrics.resources > listed as f64 {
+        say(&format!(
+            "it has published only the biggest {listed} of its resources, so this is a part of what it would do"
+        ))?;
+    }
+    for note in &decision.notes {
+        say(&note.to_string())?;
+    }
+    for line in &decision.log {
+        say(&format!("the policy says: {}", Escaped::of(line)))?;
+    }
+    for migration in &published.migrations {
+        say(&format!("under way: {}", migration_text(migration)))?;
     }
     Ok(())
 }
 
 fn explained_json(one: &Explained<'_>) -> Value {
     let Explained { published, decision } = one;
-    json!({
+    let mut all = json!({
         "rank": published.rank,
         "at_ms": published.at_ms,
         "load": published.metrics.all_load,
@@ -259,5 +387,11 @@ fn explained_json(one: &Explained<'_>) -> Value {
         "moves": decision.moves.iter().map(move_json).collect::<Vec<_>>(),
         "notes": decision.notes.iter().map(|note| note.to_string()).collect::<Vec<_>>(),
         "log": decision.log,
-    })
+        "migrations": published.migrations.iter().map(migration_json).collect::<Vec<_>>(),
+    });
+    if let Some(reflector) = &published.reflector {
+        all["reflector"] = json!(reflector.address);
+        all["groups"] = json!(reflector.groups);
+    }
+    all
 }

@@ -39,8 +39,7 @@ pub struct GetArgs {
     /// The local file, or a folder; - is standard output
     #[arg(default_value = "-")]
     file: PathBuf,
-    /// Fetch a directory with everything below it, with permissions, times of modification and symbolic links. Files with several names
-    /// are fetched several times
+    /// Fetch a directory with everything below it, with permissions, times, extended attributes, symbolic and hard links
     #[arg(long, short)]
     recursive: bool,
 }
@@ -56,8 +55,7 @@ pub struct PutArgs {
     file: PathBuf,
     /// The file in the namespace, or a directory
     path: OsString,
-    /// Store a folder with everything in it, with permissions, times of modification and symbolic links. Files with several names are
-    /// stored several times
+    /// Store a folder with everything in it, with permissions, times, extended attributes, symbolic and hard links
     #[arg(long, short)]
     recursive: bool,
 }
@@ -112,7 +110,7 @@ pub(super) fn interrupted(attempted: impl std::fmt::Display) -> Failure {
 }
 
 /// Writes a file's content to somewhere else. `unwritten` makes the failure to do so.
-pub(super) async fn copy(
+async fn copy(
     tree: &Tree,
     path: &Path,
     found: &Attributes,
@@ -251,7 +249,7 @@ async fn begin<'a>(
 }
 
 /// Puts all bytes of a source.
-pub(super) async fn fill(
+async fn fill(
     put: &mut Put<'_>,
     mut source: Box<dyn AsyncRead + Unpin>,
     shown: &str,

@@ -30,6 +30,23 @@ pub struct Args {
     layouts: bool,
 }
 
+impl Args {
+    /// Checks that the index is one of a tree that is in no file system.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`].
+    pub fn check_without_file_system(&self) -> Result<(), CommandError> {
+        let refused = match (&self.since, self.layouts) {
+            (Some(_), _) => {
+                "--since is for file systems: the times of a directory of a namespace do not prove that its entries are the same"
+            }
+            (None, true) => "--layouts is for file systems: the namespace of a store is not on Lustre",
+            (None, false) => return Ok(()),
+        };
+        Err(CommandError::Usage(refused.to_owned()))
+    }
+}
+
 /// The number of batches that wait for the writer, for each thread.
 const BATCHES_PER_THREAD: usize = 4;
 

@@ -347,3 +347,31 @@ async fn the_secret_of_relays_is_made_once() {
     assert_eq!(map_of(&store).relay_secret().await.unwrap(), secret);
     assert_ne!(map_of(&in_memory()).relay_secret().await.unwrap(), secret);
 }
+
+#[tokio::test]
+async fn places_that_several_choose_at_once_among_all_are_different_ones() {
+    const COUNT: u32 = 6;
+    let store = in_memory();
+    for number in 0..COUNT {
+        let place = entry(7400, number);
+        map_of(&store).change(&format!("cell {number}"), None, Some(place)).await.unwrap();
+    }
+    let free = |all: &Snapshot| -> Result<LocationEntry, String> {
+        let is_free = |id: &u32| all.entries.values().all(|entry| entry.group != *id);
+        Ok(entry(7500, (100..200).find(is_free).ok_or("all are taken")?))
+    };
+    let maps: Vec<LocationMap> = (0..COUNT).map(|_| map_of(&store)).collect();
+    let moves = maps.iter().zip(0..COUNT).map(|(map, number)| async move {
+        let (from, to) = map.change_among_all(&format!("cell {number}"), free).await.unwrap();
+        assert_eq!(from, entry(7400, number));
+        to.group
+    });
+    let mut ids: Vec<u32> = join_all(moves).await;
+    ids.sort_unstable();
+    assert_eq!(ids, (100..100 + COUNT).collect::<Vec<_>>());
+    let refuse = |_: &Snapshot| Err("it is not to move".to_owned());
+    let refused = maps[0].change_among_all("cell 0", refuse).await.unwrap_err();
+    assert_eq!((refused.kind, &*refused.message), (ErrorKind::Invalid, "it is not to move"));
+    let gone = maps[0].change_among_all("nowhere", free).await.unwrap_err();
+    assert!(gone.message.contains("no such location"), "{gone}");
+}
