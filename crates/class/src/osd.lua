@@ -22,9 +22,10 @@ local function method()
   local string_meta, buffer_meta = getmetatable(""), getmetatable(bufferlist.new())
   local raw_str, raw_append, raw_new = buffer_meta.str, buffer_meta.append, bufferlist.new
 
-  load_header()
-  token = take("c16")
-  local marked, expected, units, memory, output_max, epoch = take("<B"), take("<i8"), take("<i8"), take("<i8"), take("<i8"), take("<i8")
+  local marked, repeated = begin()
+  -- The call took effect before, and what it returned then is lost.
+  if repeated then return changed() end
+  local expected, units, memory, output_max, epoch = take("<i8"), take("<i8"), take("<i8"), take("<i8"), take("<i8")
   local has_session, session = take("<B"), take("<i8")
   local class, name, input = take("<s1"), take("<s1"), take("<s4")
   local existed = header.flags & 1 == 1

@@ -276,6 +276,7 @@ pub enum Command {
     Info(administration::InfoArgs),
     Scrub(administration::ScrubArgs),
     Compact(administration::CompactArgs),
+    Purge(administration::PurgeArgs),
     CopyObjects(copy::Args),
     Class(class::Args),
     Map(map::Args),

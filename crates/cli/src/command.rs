@@ -106,6 +106,7 @@ async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> 
         Command::Info(args) => administration::info(session, args).await,
         Command::Scrub(args) => administration::scrub(session, args).await,
         Command::Compact(args) => administration::compact(session, args).await,
+        Command::Purge(args) => administration::purge(session, args).await,
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Class(args) => class::run(session, args).await,
         Command::Map(args) => map::run(session, args).await,

@@ -135,6 +135,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("compact", &[("nacre compact", "reclaim the space of overwritten and removed data")]),
     (
+        "purge",
+        &[
+            ("nacre purge --store rados://nacre --dry-run", "count what removed objects have left in a pool"),
+            ("nacre purge --store rados://nacre --older-than 7d", "take it away, but for the last week's"),
+        ],
+    ),
+    (
         "copy-objects",
         &[
             ("nacre copy-objects unix:/tmp/nacre.sock file:/backup/nacre", "back up a store into a folder"),
@@ -574,6 +581,7 @@ const RELATED: &[(&str, &[&str])] = &[
     ("fence", &["nacre-lock", "nacre-stat"]),
     ("info", &["nacre-top", "nacre-status", "nacre-scrub"]),
     ("scrub", &["nacre-info", "nacre-copy-objects"]),
+    ("purge", &["nacre-compact", "nacre-rm", "nacre-info"]),
     ("copy-objects", &["nacre-scrub", "nacre-copy"]),
     ("ping", &["nacre-status", "nacre-top"]),
     ("status", &["nacre-ping", "nacre-top", "nacre-log"]),

@@ -135,6 +135,37 @@ impl Store {
         self.administer("compact", |_| ()).await
     }
 
+    /// Takes away what removed objects leave behind in a pool of a Ceph cluster: their versions, and their entries in the index of
+    /// names. From then on, objects of which there is no trace look as if they had been removed at a later version than any of
+    /// those. Objects that were removed less than `older_than` ago are left; a `dry_run` changes nothing. `progress` gets the
+    /// number of objects that are done, and of all. Transactions go on; but clients of versions from before there was a purge
+    /// must not be used any more.
+    ///
+    /// # Errors
+    /// Those of an [administrator's call](crate#errors). [`ErrorKind::Unsupported`] for other stores, which forget removed objects
+    /// by themselves.
+    pub async fn purge(
+        &self,
+        older_than: Duration,
+        dry_run: bool,
+        progress: impl FnMut(Report) + Send + 'static,
+    ) -> Result<Vec<Report>, StoreError> {
+        #[cfg(feature = "rados")]
+        let is_kept = matches!(self.opened, Opened::Rados(_));
+        #[cfg(not(feature = "rados"))]
+        let is_kept = false;
+        if !is_kept {
+            let text = format!(
+                "{}: a purge is for a pool of a Ceph cluster that this program opens itself (rados://POOL); other stores forget \
+                 removed objects by themselves",
+                self.name()
+            );
+            return Err(StoreError::new(ErrorKind::Unsupported, text));
+        }
+        let argument = serde_json::json!({ "older_than_s": older_than.as_secs(), "dry_run": dry_run });
+        self.administer_with("purge", argument, progress).await
+    }
+
     /// Returns the results of conditional writes on every server: attempts, failures and turns in all; and attempts,
     /// failures and the longest run of failures of up to `limit` regions, those with the longest runs first, where the
     /// server was told to count them.
@@ -239,7 +270,7 @@ impl Store {
             Opened::Rados(store) => {
                 let server = self.name().to_owned();
                 let mut report = |report| progress(Report { server: server.clone(), report });
-                let report = administer_rados(store, method, &mut report).await.map_err(failed)?;
+                let report = administer_rados(store, method, &argument, &mut report).await.map_err(failed)?;
                 Ok(vec![Report { server, report }])
             }
             Opened::Other(_) => {
@@ -370,6 +401,7 @@ fn offline(
 async fn administer_rados(
     store: &nacre_rados::RadosStore,
     method: &str,
+    argument: &Value,
     progress: &mut (dyn FnMut(Value) + Send),
 ) -> Result<Value, StoreError> {
     let by_ceph = |text: &str| Err(StoreError::new(ErrorKind::Unsupported, text));
@@ -409,6 +441,26 @@ async fn administer_rados(
             let look = |done, all| progress(serde_json::json!({ "objects": done, "total_objects": all }));
             let report = store.compact(look).await?;
             Ok(serde_json::json!({ "objects": report.objects, "compacted": report.compacted }))
+        }
+        "purge" => {
+            let look = |done, all| progress(serde_json::json!({ "objects": done, "total_objects": all }));
+            let options = nacre_rados::PurgeOptions {
+                older_than: Duration::from_secs(argument["older_than_s"].as_u64().unwrap_or(0)),
+                dry_run: argument["dry_run"].as_bool().unwrap_or(false),
+            };
+            let report = store.purge(options, look).await?;
+            Ok(serde_json::json!({
+                "objects": report.objects,
+                "purged": report.purged,
+                "entries": report.entries,
+                "remembered": report.remembered,
+                "recent": report.recent,
+                "watched": report.watched,
+                "busy": report.busy,
+                "damaged": report.damaged,
+                "floor": report.floor,
+                "dry_run": options.dry_run,
+            }))
         }
         "locks" | "lock-waits" | "break-lock-session" => by_ceph(
             "it has no lock server, which grants locks; start \"nacre serve --roles store,lock\" in front of it, and ask there",

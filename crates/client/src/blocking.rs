@@ -154,6 +154,19 @@ impl BlockingStore {
         block_on(self.store.compact())
     }
 
+    /// Takes away what removed objects leave behind in a pool of a Ceph cluster. See [`Store::purge`].
+    ///
+    /// # Errors
+    /// Those of [`Store::purge`].
+    pub fn purge(
+        &self,
+        older_than: std::time::Duration,
+        dry_run: bool,
+        progress: impl FnMut(Report) + Send + 'static,
+    ) -> Result<Vec<Report>, StoreError> {
+        block_on(self.store.purge(older_than, dry_run, progress))
+    }
+
     /// Returns the results of conditional writes. See [`Store::regions`].
     ///
     /// # Errors

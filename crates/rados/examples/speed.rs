@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,9 @@ const BLOCK: usize = 4096;
 const BLOCKS_PER_OBJECT: usize = 16;
 const BLOCKS: usize = 128;
 const CLIENTS: usize = 16;
+/// The number of guards of each kind that are measured; and of listings.
+const GUARDS: usize = 15;
+const LISTINGS: usize = 3;
 
 /// The size of the measurements.
 struct Effort {
@@ -156,6 +159,11 @@ fn windowed(
     (latencies, outcomes)
 }
 
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
 /// Runs a piece of work for each number, on so many threads.
 fn side_by_side(count: usize, threads: usize, work: impl Fn(usize) + Sync) {
     let work = &work;
@@ -185,6 +193,39 @@ impl Pattern {
         let len = (Self::BLOCK - self.at % Self::BLOCK).min(self.end - self.at);
         len.min(most as u64) as usize
     }
+
+    /// Fills all of a buffer, or as much of it as there is.
+    fn fill(&mut self, buffer: &mut [u8]) {
+        let mut rest = buffer;
+        while self.at < self.end && !rest.is_empty() {
+            let len = self.run(rest.len());
+            let (part, after) = rest.split_at_mut(len);
+            part.fill(Self::value(self.at));
+            self.at += part.len() as u64;
+            rest = after;
+        }
+    }
+
+    /// Returns all of the bytes.
+    fn bytes(mut self) -> Vec<u8> {
+        let mut bytes = vec![0; (self.end - self.at) as usize];
+        self.fill(&mut bytes);
+        bytes
+    }
+
+    /// Checks bytes that were read.
+    fn check(&mut self, data: &[u8]) {
+        let mut rest = data;
+        while !rest.is_empty() {
+            let len = self.run(rest.len());
+            assert!(len > 0, "more bytes than were written");
+            // Compared as a whole, which takes little of the time that is measured.
+            let block = [Self::value(self.at); Self::BLOCK as usize];
+            assert!(rest[..len] == block[..len], "other bytes at {}", self.at);
+            self.at += len as u64;
+            rest = &rest[len..];
+        }
+    }
 }
 
 impl AsyncRead for Pattern {
@@ -193,27 +234,17 @@ impl AsyncRead for Pattern {
         _: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        while self.at < self.end && buffer.remaining() > 0 {
-            let len = self.run(buffer.remaining());
-            buffer.initialize_unfilled_to(len).fill(Self::value(self.at));
-            buffer.advance(len);
-            self.at += len as u64;
-        }
+        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+        let len = buffer.remaining().min(left);
+        self.fill(buffer.initialize_unfilled_to(len));
+        buffer.advance(len);
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Pattern {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        let mut rest = data;
-        while !rest.is_empty() {
-            let len = self.run(rest.len());
-            assert!(len > 0, "more bytes than were written");
-            let value = Self::value(self.at);
-            assert!(rest[..len].iter().all(|byte| *byte == value), "other bytes at {}", self.at);
-            self.at += len as u64;
-            rest = &rest[len..];
-        }
+        self.check(data);
         Poll::Ready(Ok(data.len()))
     }
 
@@ -226,43 +257,78 @@ impl AsyncWrite for Pattern {
     }
 }
 
-/// A striped stream, put and fetched, beside as many bytes in plain objects of a stripe each, as many of them at once.
+/// A striped stream, put and fetched, beside as many bytes in plain objects of a stripe each, as many of them at once. Both are made
+/// of the same bytes, which are made on the way and checked on the way back; and each comes first in one round, and last in the other.
 fn streams(uri: &str, raw: &RawPool, effort: &Effort) {
-    let bytes = effort.stream_bytes;
+    let bytes = effort.stream_bytes / 2;
     let count = (bytes / PIECE as u64) as usize;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let store = nacre::open(uri).expect("a pool");
-    let stream = store.stream("stream").expect("a short name");
-    // The connection is made, and the OSDs have run each kind of operation.
-    runtime.block_on(stream.put(Pattern { at: 0, end: 9 << 20 })).expect("put");
-
-    let data = vec![7_u8; PIECE];
-    let (put_plain, ()) = timed(|| {
+    let place = |number: usize| Pattern { at: (number * PIECE) as u64, end: ((number + 1) * PIECE) as u64 };
+    let put_plain = |round: usize, count: usize| {
         side_by_side(count, PIECES_AT_ONCE, |number| {
-            block_on(raw.write(&format!("plain-{number}"), &data)).expect("written");
+            let data = place(number).bytes();
+            block_on(raw.write(&format!("plain-{round}-{number}"), &data)).expect("written");
         });
-    });
-    let (put, length) = timed(|| runtime.block_on(stream.put(Pattern { at: 0, end: bytes })));
-    assert_eq!(length.expect("put"), bytes);
-    let (get_plain, ()) = timed(|| {
+    };
+    let get_plain = |round: usize, count: usize| {
         side_by_side(count, PIECES_AT_ONCE, |number| {
-            let (found, _) = block_on(raw.read(&format!("plain-{number}"), PIECE)).expect("read");
+            let (found, _) = block_on(raw.read(&format!("plain-{round}-{number}"), PIECE)).expect("read");
             assert_eq!(found.len(), PIECE);
+            place(number).check(&found);
         });
-    });
-    let (get, length) = timed(|| runtime.block_on(stream.get(ByteRange::ALL, Pattern { at: 0, end: bytes })));
-    assert_eq!(length.expect("fetched"), bytes);
+    };
+    let remove_plain = |round: usize, count: usize| {
+        side_by_side(count, PIECES_AT_ONCE, |number| {
+            block_on(raw.remove(&format!("plain-{round}-{number}"))).expect("removed");
+        });
+    };
+    let stream = |round: usize| store.stream(format!("stream-{round}")).expect("a short name");
+    let put = |round: usize, bytes: u64| {
+        let length = runtime.block_on(stream(round).put(Pattern { at: 0, end: bytes }));
+        assert_eq!(length.expect("put"), bytes);
+    };
+    let get = |round: usize, bytes: u64| {
+        let length = runtime.block_on(stream(round).get(ByteRange::ALL, Pattern { at: 0, end: bytes }));
+        assert_eq!(length.expect("fetched"), bytes);
+    };
+    let remove = |round: usize| {
+        runtime.block_on(stream(round).remove()).expect("removed");
+    };
+    // The connections are made, and the OSDs have run each kind of operation.
+    const WARM: usize = 2;
+    put_plain(WARM, PIECES_AT_ONCE);
+    get_plain(WARM, PIECES_AT_ONCE);
+    remove_plain(WARM, PIECES_AT_ONCE);
+    put(WARM, 9 << 20);
+    get(WARM, 9 << 20);
+    remove(WARM);
+
+    let mut times = [Duration::ZERO; 4];
+    for round in 0..2 {
+        let steps: [(usize, &dyn Fn()); 4] = [
+            (0, &|| put_plain(round, count)),
+            (1, &|| put(round, bytes)),
+            (2, &|| get_plain(round, count)),
+            (3, &|| get(round, bytes)),
+        ];
+        let order = if round == 0 { [0, 1, 2, 3] } else { [1, 0, 3, 2] };
+        for (number, step) in order.map(|at| steps[at]) {
+            times[number] += timed(step).0;
+        }
+    }
+    let [put_plain, put, get_plain, get] = times;
     let ratio = |ours: Duration, plain: Duration| plain.as_secs_f64() / ours.as_secs_f64();
-    let mib = bytes >> 20;
-    let target = Target::AtLeast(0.9);
+    let (all, target) = (2 * bytes, Target::AtLeast(0.9));
+    let mib = all >> 20;
     let name = format!("put of {mib} MiB, of plain objects");
-    row(&name, &rate(bytes, put), &rate(bytes, put_plain), ratio(put, put_plain), target);
+    row(&name, &rate(all, put), &rate(all, put_plain), ratio(put, put_plain), target);
     let name = format!("get of {mib} MiB, of plain objects");
-    row(&name, &rate(bytes, get), &rate(bytes, get_plain), ratio(get, get_plain), target);
-    side_by_side(count, PIECES_AT_ONCE, |number| {
-        block_on(raw.remove(&format!("plain-{number}"))).expect("removed");
-    });
-    runtime.block_on(stream.remove()).expect("removed");
+    row(&name, &rate(all, get), &rate(all, get_plain), ratio(get, get_plain), target);
+    for round in 0..2 {
+        remove_plain(round, count);
+        remove(round);
+    }
 }
 
 /// Adds one to the number at the head of a block.
@@ -294,7 +360,8 @@ fn updates(time: Duration, update: impl Fn(usize) + Sync) -> (u64, f64) {
     (count, count as f64 / from.elapsed().as_secs_f64())
 }
 
-/// Conditional updates of blocks, several to an object, beside those of plain objects of a block each.
+/// Conditional updates of blocks, several to an object, beside those of plain objects of a block each: each side reads a block,
+/// adds one to its number, and writes it back if nobody else did meanwhile, from as many threads over one connection.
 fn blocks(store: &RadosStore, raw: &RawPool, effort: &Effort) {
     let object = |block: usize| id(&format!("blocks-{}", block / BLOCKS_PER_OBJECT));
     let range = |block: usize| ByteRange::new((block % BLOCKS_PER_OBJECT * BLOCK) as u64, BLOCK as u64);
@@ -305,7 +372,7 @@ fn blocks(store: &RadosStore, raw: &RawPool, effort: &Effort) {
             store.apply(&object(block), Transaction::new().write(Fork::DEFAULT, range(block).offset, zeros)),
         );
     }
-    let update = |block: usize| {
+    let update = &|block: usize| {
         let (object, range) = (object(block), range(block));
         let update = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Update };
         let answers = done(store.apply(&object, Transaction::new().read(update))).answers;
@@ -321,31 +388,32 @@ fn blocks(store: &RadosStore, raw: &RawPool, effort: &Effort) {
             }
         }
     };
-    let plain = |block: usize| {
+    let plain = &|block: usize| {
         let name = format!("block-{block}");
         while !block_on(raw.read_modify_write(&name, BLOCK, increment)).expect("updated") {}
     };
-    // In turns, so that both have the cluster in the same states.
-    let (mut ours, mut theirs) = ((0_u64, 0.0_f64), (0_u64, 0.0_f64));
-    for _ in 0..2 {
-        for (sum, (count, rate)) in [
-            (&mut theirs, updates(effort.update_time / 2, plain)),
-            (&mut ours, updates(effort.update_time / 2, update)),
-        ] {
-            sum.0 += count;
-            sum.1 += rate / 2.0;
+    // In turns, each first once, so that both have the cluster in the same states. The first two rounds are not counted: both
+    // have then updated all blocks.
+    let (mut counts, mut rates) = ([0_u64; 2], [0.0_f64; 2]);
+    for (round, order) in [[0, 1], [1, 0], [0, 1], [1, 0]].into_iter().enumerate() {
+        for side in order {
+            let time = if round < 2 { effort.update_time / 8 } else { effort.update_time / 2 };
+            let (count, rate) = if side == 0 { updates(time, plain) } else { updates(time, update) };
+            counts[side] += count;
+            rates[side] += if round < 2 { 0.0 } else { rate / 2.0 };
         }
     }
+    let ([theirs_count, ours_count], [theirs, ours]) = (counts, rates);
     let found = (0..BLOCKS).map(|block| number_of(&bytes_of(store, &object(block), range(block))));
-    assert_eq!(found.sum::<u64>(), ours.0, "an update was lost");
+    assert_eq!(found.sum::<u64>(), ours_count, "an update was lost");
     let found = (0..BLOCKS).map(|block| {
         let (data, _) = block_on(raw.read(&format!("block-{block}"), BLOCK)).expect("read");
         number_of(&data)
     });
-    assert_eq!(found.sum::<u64>(), theirs.0, "an update of a plain object was lost");
+    assert_eq!(found.sum::<u64>(), theirs_count, "an update of a plain object was lost");
     let name = format!("updates, {BLOCKS_PER_OBJECT} blocks an object, of an object a block");
     let shown = |rate: f64| format!("{rate:.0}/s");
-    row(&name, &shown(ours.1), &shown(theirs.1), ours.1 / theirs.1, Target::AtLeast(0.85));
+    row(&name, &shown(ours), &shown(theirs), ours / theirs, Target::AtLeast(0.85));
 }
 
 /// Transactions that read and write one object, one at a time and 128 at once.
@@ -363,11 +431,19 @@ fn exchanges(store: &RadosStore, effort: &Effort) {
                 store.apply(&object, exchange)
             })
         });
-        // Each found what the one before it left: no two the same.
-        let mut found: Vec<String> = outcomes.iter().map(|done| format!("{:?}", done.answers)).collect();
-        found.sort();
-        found.dedup();
-        assert_eq!(found.len(), count, "two transactions found the same");
+        // Each found what the one before it left: by their versions, they form one chain. Each value is found once, but for the
+        // last one, which is there.
+        let mut chain: Vec<(u64, usize)> =
+            outcomes.iter().enumerate().map(|(number, done)| (done.version, number)).collect();
+        chain.sort_unstable();
+        let mut before = Answer::Value(None);
+        for (position, (version, number)) in chain.into_iter().enumerate() {
+            assert_eq!(version, position as u64 + 1, "a version was left out, or given twice");
+            assert_eq!(outcomes[number].answers, [before], "transaction {number}");
+            before = Answer::Value(Some(number.to_string().into()));
+        }
+        let last = done(store.apply(&object, Transaction::new().read(ReadOp::Key { key: key.clone() })));
+        assert_eq!(last.answers, [before], "the last one");
         let (rate, p99) = (count as f64 / took.as_secs_f64(), latencies[count * 99 / 100]);
         if window == 1 {
             one = rate;
@@ -388,24 +464,28 @@ fn spread(store: &RadosStore, effort: &Effort) {
         let pieces = (0..5_000).map(|piece| ((part * 5_000 + piece) * 20, Bytes::from_static(b"0123456789")));
         done(store.apply(&object, Transaction::new().change(extents(pieces))));
     }
-    let median = |pieces: u64| {
-        let (latencies, _) = windowed(effort.spread_rounds, 1, |round| {
-            let at = |piece: u64| piece * 40_000 + 20 * round as u64 + 3;
-            let pieces = (0..pieces).map(|piece| (at(piece), Bytes::from_static(b"abc")));
-            store.apply(&object, Transaction::new().change(extents(pieces)))
-        });
-        latencies[latencies.len() / 2]
-    };
-    let (eight, nine) = (median(8), median(9));
-    for piece in 0..9 {
-        let found = bytes_of(store, &object, ByteRange::new(piece * 40_000, 10));
-        assert_eq!(found, "012abc6789", "piece {piece}");
+    // In turns, and each where nothing was written before, so that each piece cuts an extent.
+    let at = |round: usize, piece: u64| piece * 40_000 + 20 * round as u64;
+    let mut latencies = [Vec::new(), Vec::new()];
+    for round in 0..2 * effort.spread_rounds {
+        let pieces =
+            (0..8 + round as u64 % 2).map(|piece| (at(round, piece) + 3, Bytes::from_static(b"abc")));
+        let write = Transaction::new().change(extents(pieces));
+        latencies[round % 2].push(timed(|| done(store.apply(&object, write))).0);
     }
+    for round in 0..2 * effort.spread_rounds {
+        for piece in 0..8 + round as u64 % 2 {
+            let found = bytes_of(store, &object, ByteRange::new(at(round, piece), 10));
+            assert_eq!(found, "012abc6789", "round {round}, piece {piece}");
+        }
+    }
+    let [eight, nine] = latencies.map(median);
     let ratio = nine.as_secs_f64() / eight.as_secs_f64();
     row("9 spread pieces at 20,000 extents, of 8", &shown(nine), &shown(eight), ratio, Target::AtMost(1.3));
 }
 
-/// Guards over all of a fork of many extents, which nothing, and something else, was written after.
+/// Guards over all of a fork of many extents, which nothing, and something else, was written after. The client that makes them has
+/// written the extents: one that knows nothing of the object has them judged by a look at each extent.
 fn guards(store: &RadosStore, effort: &Effort) {
     let (object, parts) = (id("guard"), 10);
     let each = effort.guard_extents / parts;
@@ -414,17 +494,30 @@ fn guards(store: &RadosStore, effort: &Effort) {
         done(store.apply(&object, Transaction::new().change(extents(pieces))));
     }
     let key = Key::try_from("key").expect("a short name");
-    let set = || {
+    let set = |guarded: u64| {
         let set = WriteOp::SetKey { key: key.clone(), value: "value".into() };
-        let guarded = Transaction::new().if_version(Fork::DEFAULT, ByteRange::ALL, parts).change(set);
-        timed(|| done(store.apply(&object, guarded))).0
+        let set = Transaction::new().if_version(Fork::DEFAULT, ByteRange::ALL, guarded).change(set);
+        timed(|| done(store.apply(&object, set)))
     };
-    let (newest, older) = (set(), set());
+    // Each leaves the version that the next one guards: nothing at all is newer.
+    let (mut version, mut newest) = (parts, Vec::new());
+    for _ in 0..GUARDS {
+        let (took, done) = set(version);
+        assert_eq!(done.version, version + 1);
+        version = done.version;
+        newest.push(took);
+    }
+    // The keys are newer now, and the extents are not.
+    let older: Vec<Duration> = (0..GUARDS).map(|_| set(parts).0).collect();
+    // One that does not hold is refused, however the ones before were judged.
+    let late = Transaction::new().if_version(Fork::DEFAULT, ByteRange::ALL, 0).change(WriteOp::Create);
+    let refused = block_on(store.apply(&object, late));
+    assert!(matches!(refused, Ok(Outcome::Refused(_))), "{refused:?}");
     let count = effort.guard_extents;
-    let name = format!("guard over {count} extents, none written since, ms");
-    row(&name, &shown(newest), "", ms(newest), Target::AtMost(5.0));
-    let name = format!("guard over {count} extents, a key set since, ms");
-    row(&name, &shown(older), "", ms(older), Target::AtMost(5.0));
+    for (name, times) in [("none written since", newest), ("keys set since, by this client", older)] {
+        let (name, middle) = (format!("guard over {count} extents, {name}, ms"), median(times));
+        row(&name, &shown(middle), "", ms(middle), Target::AtMost(5.0));
+    }
 }
 
 /// Small reads of an object while a large transaction changes it.
@@ -437,25 +530,35 @@ fn readers(store: &RadosStore, other: &RadosStore, effort: &Effort) {
     };
     // Pieces where nothing is yet; and pieces that each cut one that is there.
     for (name, shift) in [("behind the end", 0), ("over others", 3)] {
-        let from = Instant::now();
-        let write = store.apply(&object, Transaction::new().change(pieces(shift)));
-        let finished = std::sync::atomic::AtomicBool::new(false);
-        let (longest, took) = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let mut longest = Duration::ZERO;
+        let finished = AtomicBool::new(false);
+        // Reads that were under way while the write was: when each began, and how long it took. The first ones make the connection
+        // to the OSD, and are over before.
+        let (reads, written, took) = std::thread::scope(|scope| {
+            let (warm, is_warm) = std::sync::mpsc::channel();
+            let finished = &finished;
+            let object = &object;
+            let reader = scope.spawn(move || {
+                let mut reads = Vec::new();
                 while !finished.load(Ordering::Relaxed) {
-                    let (took, found) = timed(|| bytes_of(other, &object, ByteRange::new(0, 4)));
-                    assert_eq!(found, "head");
-                    longest = longest.max(took);
+                    let from = Instant::now();
+                    assert_eq!(bytes_of(other, object, ByteRange::new(0, 4)), "head");
+                    reads.push((from, from.elapsed()));
+                    if reads.len() == 10 {
+                        warm.send(()).expect("the writer waits");
+                    }
                 }
-                longest
+                reads
             });
-            let written = block_on(write);
+            is_warm.recv().expect("the reader reads");
+            let from = Instant::now();
+            let written = block_on(store.apply(object, Transaction::new().change(pieces(shift))));
             let took = from.elapsed();
             finished.store(true, Ordering::Relaxed);
             assert!(matches!(written, Ok(Outcome::Done(_))), "{written:?}");
-            (reader.join().expect("the reader"), took)
+            (reader.join().expect("the reader"), from, took)
         });
+        let meanwhile = reads.iter().filter(|(from, long)| *from + *long > written && *from < written + took);
+        let longest = meanwhile.map(|(_, long)| *long).max().expect("a read while the write was under way");
         let last = 100 + 10 * (effort.large_pieces - 1) + shift;
         assert_eq!(bytes_of(store, &object, ByteRange::new(last, 6)), "abcdef");
         let name = format!("small read during {} pieces {name}, ms", effort.large_pieces);
@@ -463,46 +566,61 @@ fn readers(store: &RadosStore, other: &RadosStore, effort: &Effort) {
     }
 }
 
-/// The listing of all objects, beside librados' own listing, which `rados ls` prints.
+/// The listing of all objects, beside librados' own listing, which `rados ls` prints. Both hand all names over, and both have been
+/// made once before they are measured, in turns.
 fn listing(store: &RadosStore, raw: &RawPool, effort: &Effort) {
     let from = Instant::now();
+    let name = |number: usize| format!("object-{number:07}");
     let mut made = 0;
     let mut per_object = Vec::new();
-    for part in [effort.objects / 4, effort.objects - effort.objects / 4] {
-        let mut left = part;
-        while left > 0 && from.elapsed() < effort.making_max {
-            let count = left.min(500);
+    for part in [1, 4] {
+        let (wanted, until) = (effort.objects * part / 4, effort.making_max * part as u32 / 4);
+        while made < wanted && from.elapsed() < until {
+            let count = (wanted - made).min(500);
             windowed(count, 64, |number| {
                 let create = Transaction::new().guard(Guard::Absent).change(WriteOp::Create);
-                store.apply(&id(&format!("object-{:07}", made + number)), create)
+                store.apply(&id(&name(made + number)), create)
             });
             made += count;
-            left -= count;
         }
         let list = || {
-            let (mut found, mut after) = (0, None);
+            let (mut found, mut after) = (Vec::new(), None);
             loop {
                 let page = block_on(store.list(after.as_ref(), 1024)).expect("a page");
-                found += page.iter().filter(|object| object.as_bytes().starts_with(b"object-")).count();
-                match page.last() {
-                    None => return found,
-                    Some(last) => after = Some(last.clone()),
-                }
+                let Some(last) = page.last() else { return found };
+                after = Some(last.clone());
+                found.extend(page.into_iter().map(|object| object.as_bytes().to_vec()));
             }
         };
-        // The first one may have to fill the index in.
-        assert_eq!(list(), made);
-        let (ours, found) = timed(list);
-        assert_eq!(found, made);
-        let (plain, count) = timed(|| {
-            let mut count = 0;
-            raw.list(|name| count += usize::from(name.starts_with(b"nacre.object-"))).expect("listed");
-            count
-        });
-        assert_eq!(count, made);
-        per_object.push((made, ours, plain));
+        let list_plain = || {
+            let mut found = Vec::new();
+            raw.list(|name| found.push(name.to_vec())).expect("listed");
+            found
+        };
+        let expected: Vec<Vec<u8>> = (0..made).map(|number| name(number).into_bytes()).collect();
+        let (mut ours, mut plain) = (Vec::new(), Vec::new());
+        // The first round is not counted: the listing may have to fill the index in.
+        for round in 0..=LISTINGS {
+            let (took, mut found) = timed(list);
+            found.retain(|name| name.starts_with(b"object-"));
+            assert!(found == expected, "other names than those that were made, or in another order");
+            let (took_plain, found) = timed(list_plain);
+            let mut found: Vec<Vec<u8>> =
+                found.iter().filter_map(|name| name.strip_prefix(b"nacre.").map(<[u8]>::to_vec)).collect();
+            found.retain(|name| name.starts_with(b"object-"));
+            found.sort();
+            assert!(found == expected, "other objects in the pool than those that were made");
+            if round > 0 {
+                ours.push(took);
+                plain.push(took_plain);
+            }
+        }
+        per_object.push((made, median(ours), median(plain)));
     }
-    let [(few, ours_few, _), (many, ours, plain)] = per_object[..] else { unreachable!() };
+    let [(few, ours_few, _), (many, ours, plain)] = per_object[..] else {
+        unreachable!("two parts were made")
+    };
+    assert!(many > few && few > 0, "there was no time to make objects");
     let name = format!("listing of {many} objects, of rados ls");
     let ratio = ours.as_secs_f64() / plain.as_secs_f64();
     row(&name, &shown(ours), &shown(plain), ratio, Target::AtMost(3.0));

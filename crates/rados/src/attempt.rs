@@ -3,14 +3,16 @@
 
 use std::ffi::CStr;
 
-use nacre_object::{Done, ObjectId, Outcome, StoreError, Transaction};
+use nacre_object::{Done, ErrorKind, ObjectId, Outcome, StoreError, Transaction};
 use parking_lot::Mutex;
 
 use crate::cache::{CallUnderWay, ObjectCache, WriteUnderWay};
 use crate::error::{Attempt, errno, failed};
+use crate::floor::Floor;
 use crate::native;
-use crate::record::Changed;
+use crate::record::{Changed, Header};
 use crate::store::Inner;
+use crate::sys::ReadStep;
 use crate::write::{NativeWrite, fails_by_key, guarded_key, key_refusal, plan, plan_first, unknown_keys};
 
 /// The maximum number of native attempts at a transaction, before it is made by calls.
@@ -24,6 +26,8 @@ enum Tried {
     Changed,
     /// It is none, or not as far as is known.
     TakesCall,
+    /// It failed, but has taken effect: librados sent it again, to an OSD that did not remember it.
+    Made,
 }
 
 impl Inner {
@@ -40,7 +44,7 @@ impl Inner {
             match self.try_natively(object, name, known, transaction).await? {
                 Tried::Done(outcome) => return Ok(Some(outcome)),
                 Tried::TakesCall => return Ok(None),
-                Tried::Changed => {}
+                Tried::Changed | Tried::Made => {}
             }
         }
         Ok(None)
@@ -82,7 +86,7 @@ impl Inner {
                 native::fails_by_region(transaction, &known) || fails_by_key(transaction, &known)
             };
             return match fails {
-                true => self.judge_anew(object, name, known, transaction, Tried::TakesCall).await,
+                true => self.judge_anew(object, name, known, transaction, Tried::TakesCall, None).await,
                 false => self.write_largely(object, name, known, transaction).await,
             };
         };
@@ -107,7 +111,29 @@ impl Inner {
         }
         // Somebody else wrote the object. If it was what the guards are about, what stands there now is wanted; if not, it is known
         // by then, and the write tried again.
-        self.judge_anew(object, name, known, transaction, Tried::Changed).await
+        let judged = self.judge_anew(object, name, known, transaction, Tried::Changed, Some(&write)).await;
+        // A read that fails leaves open whether the write was made.
+        match judged.map_err(|error| error.with_kind(ErrorKind::Unknown))? {
+            Tried::Made => Ok(self.written(object, name, known, write)),
+            tried => Ok(tried),
+        }
+    }
+
+    /// Returns whether a native write that failed, because the object was not as it was known to be, has taken effect all the same:
+    /// librados sent it again, to an OSD that did not remember it. The header then has the write's own token, which nobody else
+    /// uses. Where another change followed before it was sent again, the header no longer tells.
+    async fn has_made(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        write: &NativeWrite,
+    ) -> Result<bool, StoreError> {
+        let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
+        match self.header(object, completed) {
+            Ok((header, _)) => Ok(write.has_left(&header)),
+            // Whether it took effect is not known.
+            Err(error) => Err(error.with_kind(ErrorKind::Unknown)),
+        }
     }
 
     /// Returns the outcome of a native write that has taken place, and announces it, and has the object compacted if that is due.
@@ -162,19 +188,24 @@ impl Inner {
         if code >= 0 {
             return Ok(self.written(object, name, known, write));
         }
-        let mut known = known.lock();
-        if known.generation == generation {
-            known.restart(None);
+        {
+            let mut known = known.lock();
+            if known.generation == generation {
+                known.restart(None);
+            }
         }
-        drop(known);
         match -code {
-            errno::ECANCELED | errno::ENOENT | errno::EFBIG => Ok(Tried::TakesCall),
+            errno::EFBIG => Ok(Tried::TakesCall),
+            errno::ECANCELED | errno::ENOENT => match self.has_made(object, name, &write).await? {
+                true => Ok(self.written(object, name, known, write)),
+                false => Ok(Tried::TakesCall),
+            },
             _ => Err(failed(code, Attempt::Write, &self.location, object)),
         }
     }
 
     /// Reads what the guards of a transaction are about, if that is one region or one key, and judges them by that. Returns
-    /// `otherwise` if they hold.
+    /// `otherwise` if they hold. With a write that has failed, it first looks whether that has taken effect all the same.
     async fn judge_anew(
         &self,
         object: &ObjectId,
@@ -182,12 +213,22 @@ impl Inner {
         known: &Mutex<ObjectCache>,
         transaction: &Transaction,
         otherwise: Tried,
+        lost: Option<&NativeWrite>,
     ) -> Result<Tried, StoreError> {
         let refused = |refusal| Ok(Tried::Done(Outcome::Refused(refusal)));
+        let is_made = |header: &Header| lost.is_some_and(|write| write.has_left(header));
         if let Some((fork, range)) = native::guarded_region(transaction) {
             let Some((found, header)) = self.read_range(object, name, known, fork, range, true).await? else {
+                if let Some(write) = lost
+                    && self.has_made(object, name, write).await?
+                {
+                    return Ok(Tried::Made);
+                }
                 return Ok(Tried::TakesCall);
             };
+            if is_made(&header) {
+                return Ok(Tried::Made);
+            }
             return match native::refusal(transaction, (fork, range), &found, &header) {
                 Some(refusal) => refused(refusal),
                 None => Ok(otherwise),
@@ -195,27 +236,36 @@ impl Inner {
         }
         if let Some(key) = guarded_key(transaction) {
             let (header, found) = self.learn_keys(object, name, known, std::slice::from_ref(key)).await?;
+            if is_made(&header) {
+                return Ok(Tried::Made);
+            }
             let found = found.into_iter().next().flatten();
             return match key_refusal(transaction, &header, found.as_ref()) {
                 Some(refusal) => refused(refusal),
                 None => Ok(otherwise),
             };
         }
+        if let Some(write) = lost
+            && self.has_made(object, name, write).await?
+        {
+            return Ok(Tried::Made);
+        }
         // What it reads is read anew in any case.
         Ok(if transaction.reads.is_empty() { Tried::TakesCall } else { otherwise })
     }
 
     /// Makes an object of which there is no trace, if the transaction has a native form for that. Returns `None` if it takes a
-    /// call, because it has none or there is something. The index of names must have a mark of it.
+    /// call, because it has none or there is something. The index of names must have a mark of it, which stands for the floor.
     pub(crate) async fn make_natively(
         &self,
         object: &ObjectId,
         name: &CStr,
         known: &Mutex<ObjectCache>,
         transaction: &Transaction,
+        floor: Floor,
     ) -> Result<Option<Changed>, StoreError> {
         let token = self.token();
-        let write = plan_first(transaction, token).filter(|_| self.location.native);
+        let write = plan_first(transaction, token, floor).filter(|_| self.location.native);
         let Some(write) = write else { return Ok(None) };
         // As for a call, nothing that this client does meanwhile builds on what it leaves.
         let under_way = CallUnderWay::begin(known);
@@ -226,8 +276,13 @@ impl Inner {
             return Ok(Some(Changed::from(&write.after)));
         }
         match -code {
-            // There is something, perhaps what is left of a removed object; or too much of it for an object, which a call tells.
-            errno::EEXIST | errno::EFBIG => Ok(None),
+            // There is something, perhaps what is left of a removed object, or what this write has made; or there would be too much
+            // of it for an object, which a call tells.
+            errno::EEXIST => {
+                let is_made = self.has_made(object, name, &write).await?;
+                Ok(is_made.then(|| Changed::from(&write.after)))
+            }
+            errno::EFBIG => Ok(None),
             errno::ENOENT => {
                 self.pool_is_there(object)?;
                 Ok(None)

@@ -173,9 +173,9 @@ impl ObjectCache {
         self.long_keys
     }
 
-    /// Returns whether the object is known never to have been made.
+    /// Returns whether it is known that there is no trace of the object.
     pub(crate) fn is_missing(&self) -> bool {
-        self.header().is_some_and(|header| *header == Header::default())
+        self.header().is_some_and(Header::is_absent)
     }
 
     /// Returns the turn of transactions that read and write the object by calls.

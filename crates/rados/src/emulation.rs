@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 
 use crate::cache::ObjectCache;
 use crate::error::errno;
+use crate::floor::Floor;
 use crate::name::{extent_prefix, keyed};
 use crate::record::{Author, Changed, ForkRecord, Header, Placed, Token, decode_key};
 use crate::request::{self, Call};
@@ -43,6 +44,8 @@ struct Emulated {
     /// The knowledge of objects that native writes were last planned by.
     known: Mutex<HashMap<ObjectId, ObjectCache>>,
     tokens: AtomicU64,
+    /// The floor for objects without a trace.
+    floor: Floor,
     /// The writes that were native, and those that were calls.
     natives: AtomicU64,
     calls: AtomicU64,
@@ -66,6 +69,7 @@ impl Emulated {
             native,
             known: Mutex::default(),
             tokens: AtomicU64::new(1),
+            floor: Floor::default(),
             natives: AtomicU64::new(0),
             calls: AtomicU64::new(0),
         }
@@ -195,7 +199,7 @@ impl Emulated {
     fn write_natively(&self, object: &ObjectId, transaction: &Transaction) -> Option<Outcome> {
         let before = self.header(object);
         let (mut known, write) = match &before {
-            None => (ObjectCache::default(), write::plan_first(transaction, self.token())?),
+            None => (ObjectCache::default(), write::plan_first(transaction, self.token(), self.floor)?),
             Some(header) => {
                 let kept = self.known.lock().remove(object).unwrap_or_default();
                 let known = self.learn(kept, object, header, transaction);
@@ -271,12 +275,13 @@ impl Emulated {
     ) -> Result<Result<Changed, reply::Reply>, StoreError> {
         let sections = request::sections(transaction, expected.is_some());
         let token = self.token();
-        let request = request::encode(transaction, Call { token: &token, expected, marked });
+        let floor = self.floor;
+        let request = request::encode(transaction, Call { token: &token, expected, marked, floor });
         let (code, output) = self.run_source(object, Routine { handler: "apply", sections }, &request);
         if code == 0 && !transaction.writes.is_empty() {
             return Ok(Ok(Changed::decode(&output).expect("a change within 32 bytes")));
         }
-        reply::decode(transaction, output).expect("a reply").map(Err)
+        reply::decode(transaction, output, floor.shown).expect("a reply").map(Err)
     }
 
     fn transact(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
@@ -538,10 +543,142 @@ fn a_chunk_that_another_lua_compiled_is_refused_and_its_text_is_run() {
     let create = Transaction::new().change(WriteOp::Create);
     let routine = Routine { handler: "apply", sections: request::sections(&create, false) };
     let token = store.token();
-    let request = request::encode(&create, Call { token: &token, expected: None, marked: true });
+    let floor = Floor::default();
+    let request = request::encode(&create, Call { token: &token, expected: None, marked: true, floor });
     let (code, output) = store.run(&object, routine, b"\x1bLua\x53\0\x19\x93\r\n\x1a\n", &request);
     assert_eq!((code, &output[..]), (-errno::ECANCELED, &[FOREIGN_CHUNK][..]));
     assert!(store.header(&object).is_none());
     let (code, output) = store.run_source(&object, routine, &request);
     assert_eq!((code, Changed::decode(&output).map(|changed| changed.version)), (0, Some(1)));
+}
+
+/// Makes a call of a transaction with a token of the caller's, and returns what it changed.
+fn call_with(
+    store: &Emulated,
+    object: &ObjectId,
+    transaction: &Transaction,
+    token: &Token,
+) -> Option<Changed> {
+    let sections = request::sections(transaction, false);
+    let call = Call { token, expected: None, marked: true, floor: store.floor };
+    let request = request::encode(transaction, call);
+    let (code, output) = store.run_source(object, Routine { handler: "apply", sections }, &request);
+    (code == 0).then(|| Changed::decode(&output).expect("a change"))
+}
+
+/// Tests that a call which an OSD gets again, and does not remember, is not made once more.
+#[test]
+fn a_call_that_comes_again_changes_nothing_and_says_the_same() {
+    let (store, object) = (Emulated::new(false), ObjectId::try_from("o").unwrap());
+    let append = |data: &'static str| {
+        Transaction::new().change(WriteOp::Append { fork: Fork::DEFAULT, data: data.into() })
+    };
+    let size = || store.header(&object).unwrap().bytes();
+    // One that makes the object, and is refused if it is made a second time.
+    let (first, token) = (append("abc").guard(Guard::Absent), store.token());
+    let made = call_with(&store, &object, &first, &token).unwrap();
+    assert_eq!((made.version, made.existed), (1, false));
+    assert_eq!(call_with(&store, &object, &first, &token), Some(made), "it is no refusal");
+    assert_eq!(call_with(&store, &object, &first, &store.token()), None, "that of another is one");
+    let token = store.token();
+    let changed = call_with(&store, &object, &append("def"), &token).unwrap();
+    assert_eq!(call_with(&store, &object, &append("def"), &token), Some(changed));
+    assert_eq!((changed.version, size()), (2, 6), "it is appended once");
+    // The mark that the object is watched is no part of the token.
+    let watched = Header { watched: true, ..store.header(&object).unwrap() };
+    let (attribute, value) = (name(native::HEADER.to_bytes()), Bytes::from(watched.encode()));
+    let mark = Transaction::new().change(WriteOp::SetAttribute { name: attribute, value });
+    assert!(matches!(block_on(store.memory.apply(&object, mark)).unwrap(), Outcome::Done(_)));
+    let again = call_with(&store, &object, &append("def"), &token).unwrap();
+    assert_eq!((again.version, again.watched, size()), (2, true, 6));
+    let removal = Transaction::new().change(WriteOp::Remove);
+    let token = store.token();
+    let removed = call_with(&store, &object, &removal, &token).unwrap();
+    assert_eq!((removed.version, removed.exists), (3, false));
+    assert_eq!(call_with(&store, &object, &removal, &token), Some(removed));
+}
+
+/// Tests that a native write is known by the header that it leaves, and by no other.
+#[test]
+fn a_native_write_that_was_made_is_known_by_its_header() {
+    let (store, object) = (Emulated::new(true), ObjectId::try_from("o").unwrap());
+    let write = Transaction::new().write(Fork::DEFAULT, 0, "abc");
+    let first = write::plan_first(&write, store.token(), store.floor).unwrap();
+    first.with_steps(|steps| store.perform(&object, steps));
+    assert!(first.has_left(&store.header(&object).unwrap()));
+    let known = store.learn(ObjectCache::default(), &object, &first.after, &write);
+    let second = write::plan(&write, &known, store.token()).unwrap();
+    assert!(!second.has_left(&store.header(&object).unwrap()), "it was not made yet");
+    second.with_steps(|steps| store.perform(&object, steps));
+    let header = store.header(&object).unwrap();
+    assert!(second.has_left(&header) && !first.has_left(&header));
+    assert!(second.has_left(&Header { watched: true, ..header }));
+}
+
+/// Tests that an object without a trace looks like one that was removed at the floor, and begins above it, whoever makes it.
+#[test]
+fn objects_without_a_trace_show_the_floor_and_begin_above_it() {
+    let floor = Floor { shown: 10, start: 20 };
+    let by_calls = Emulated { floor, ..Emulated::new(false) };
+    let natively = Emulated { floor, ..Emulated::new(true) };
+    let (object, all) = (ObjectId::try_from("o").unwrap(), ByteRange::new(0, 100));
+    let (fork, key) = (Fork::DEFAULT, Key::try_from("key").unwrap());
+    let done = |store: &Emulated, object: &ObjectId, transaction: &Transaction| match block_on(
+        store.apply(object, transaction.clone()),
+    )
+    .unwrap()
+    {
+        Outcome::Done(done) => Some(done),
+        Outcome::Refused(refusal) => {
+            assert_eq!(refusal.version, 10);
+            None
+        }
+    };
+    let look = Transaction::new().read_range(fork.clone(), all).read(ReadOp::Stat);
+    let found = done(&by_calls, &object, &look).unwrap();
+    assert_eq!((found.version, found.existed), (10, false));
+    let [Answer::Range(range), Answer::Stat(stat)] = &found.answers[..] else { panic!("{found:?}") };
+    assert_eq!((range.version, range.size, stat.version, stat.exists), (10, 0, 10, false));
+    // The same as of one that was removed at that version.
+    let removed = Emulated::new(false);
+    let proposal = Guard::Proposal { fork: fork.clone(), range: all, version: 10 };
+    done(&removed, &object, &Transaction::new().guard(proposal).change(WriteOp::Remove)).unwrap();
+    assert_eq!(done(&removed, &object, &look), Some(found));
+    let write = || Transaction::new().write(fork.clone(), 5, "abc");
+    let proposing = |version| Guard::Proposal { fork: fork.clone(), range: all, version };
+    let cases: [(Transaction, Option<u64>); 12] = [
+        (write(), Some(21)),
+        (write().guard(Guard::Absent), Some(21)),
+        (write().guard(Guard::Version { version: 10 }), Some(21)),
+        (write().guard(Guard::Version { version: 0 }), None),
+        (write().if_version(fork.clone(), all, 9), None),
+        (write().if_version(fork.clone(), all, 10), Some(21)),
+        (write().guard(proposing(10)), None),
+        (write().guard(proposing(11)), Some(21)),
+        (write().guard(proposing(30)), Some(30)),
+        (write().guard(Guard::KeyVersion { key: key.clone(), version: 0 }), Some(21)),
+        (Transaction::new().change(WriteOp::SetKey { key, value: "value".into() }), Some(21)),
+        (Transaction::new().guard(Guard::Exists).change(WriteOp::Create), None),
+    ];
+    for (number, (transaction, version)) in cases.into_iter().enumerate() {
+        let object = ObjectId::try_from(&format!("o{number}")[..]).unwrap();
+        let outcomes = [&by_calls, &natively].map(|store| done(store, &object, &transaction));
+        assert_eq!(outcomes[0], outcomes[1], "{transaction:?}");
+        assert_eq!(
+            outcomes[0].as_ref().map(|done| (done.version, done.existed)),
+            version.map(|at| (at, false))
+        );
+        let headers = [&by_calls, &natively]
+            .map(|store| store.header(&object).map(|header| Header { author: Author::default(), ..header }));
+        assert_eq!(headers[0], headers[1], "{transaction:?}");
+        assert_eq!(headers[0].map(|header| header.tombstone_version), version.map(|_| 10));
+        by_calls.audit(&object);
+    }
+    assert!(natively.natives.load(Ordering::Relaxed) >= 8, "they have native forms");
+    // What is not written has the version of the floor still, and the next change goes on from there.
+    let object = ObjectId::try_from("o0").unwrap();
+    let found =
+        done(&natively, &object, &Transaction::new().read_range(fork.clone(), ByteRange::new(0, 5))).unwrap();
+    assert!(matches!(&found.answers[..], [Answer::Range(range)] if range.version == 10));
+    assert_eq!(done(&natively, &object, &write()).unwrap().version, 22);
 }

@@ -116,6 +116,22 @@ pub(crate) fn call_failed(code: i32, attempt: Attempt, location: &Location, obje
     }
 }
 
+/// Returns the error for an operation on all of the pool, or on the index of names, that ended with a negative code.
+pub(crate) fn index_failed(code: i32, pool_exists: bool, location: &Location) -> StoreError {
+    let Location { id, pool, .. } = location;
+    match -code {
+        errno::ENOENT if !pool_exists => pool_gone().context(format_args!("listing pool \"{pool}\"")),
+        errno::EPERM | errno::EACCES => {
+            let text = format!(
+                "listing pool \"{pool}\": client.{id} may not do that: it needs at least the capabilities mon \
+                 'allow r' and osd 'allow r pool={pool}', with the namespace if they name one"
+            );
+            StoreError::new(ErrorKind::Denied, text)
+        }
+        _ => StoreError::new(ErrorKind::Unavailable, format!("listing pool \"{pool}\": {}", system(code))),
+    }
+}
+
 /// Adds to an error the object and the pool.
 pub(crate) fn of_object(error: StoreError, location: &Location, object: &ObjectId) -> StoreError {
     error.context(format_args!("object \"{object}\" in pool \"{}\"", location.pool))

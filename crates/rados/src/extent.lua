@@ -29,8 +29,9 @@ local request, at
 local header, header_text
 -- What the client stamps its change with: no other change of any client has the same.
 local token
--- Whether the object has none yet: RADOS has to make it before anything of it can be removed.
-local fresh = false
+-- Whether the object has none yet: RADOS has to make it before anything of it can be removed. Its versions then go on above
+-- `origin`.
+local fresh, origin = false, 0
 -- What this call does to the omap: values to set, and keys to remove; and whether everything was removed before.
 local sets, removals, cleared = {}, {}, false
 -- The sessions that are fenced one by one, in ascending order, once they are loaded; and whether they have changed.
@@ -131,12 +132,25 @@ local function load_header()
   if form == 3 then
     -- The first bit of the token's last byte, which no client sets, says that somebody watches the object.
     h.watched = text:byte(76) & 128
+    h.token = sub(text, 61, 75) .. pack("<B", text:byte(76) & 127)
     h.unversioned, h.sessions = unpack(HEADER_3, text, 77)
     if h.unversioned < 0 or h.unversioned > h.version or h.sessions > FENCED_SESSIONS_MAX then
       corrupt("xattr nacre")
     end
   end
   header, header_text = h, text
+end
+
+-- Begins a call: takes the token, whether the index of names has a mark of it, and the floor. An object of which there is no
+-- trace looks as if it had been removed at the floor, and one that is made goes on above it. Returns whether there is a mark;
+-- and whether this very call has made the last change already: librados sent it again, and the OSD did not remember it. To
+-- make it once more would be another change.
+local function begin()
+  load_header()
+  token = take("c16")
+  local marked, shown, first = take("<B"), take("<i8"), take("<i8")
+  if fresh then header.version, header.floor, origin = shown, shown, first end
+  return marked, header.token == token
 end
 
 -- The header for the object's attribute: always in format 3, and with the token of this change.
@@ -960,7 +974,7 @@ end
 local function conclude(count, marked, proposal)
   if header.version == math.maxinteger - 1 then error({ code = -34 }, 0) end
   header.flags = header.flags & 4 | (header.flags & 1) << 1 | header.flags & 1
-  header.version = math.max(header.version + 1, proposal)
+  header.version = math.max(header.version + 1, origin + 1, proposal)
   if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
   change(count)
   if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
@@ -970,13 +984,12 @@ local function conclude(count, marked, proposal)
 end
 
 --@ apply
--- One transaction. `expected` is the version at which the client holds the answers to the reads, or -1. `marked` says
--- whether the index of names has a mark of this call: without one, it neither makes nor removes the object.
+-- One transaction. `expected` is the version at which the client holds the answers to the reads, or -1. Without a mark in the
+-- index of names, it neither makes nor removes the object.
 local function apply()
-  load_header()
-  token = take("c16")
-  local expected, marked = take("<i8"), take("<B")
-  local proposal = 0
+  local marked, repeated = begin()
+  if repeated then return changed() end
+  local expected, proposal = take("<i8"), 0
   local guards = take("<I4")
   if guards > 0 then proposal = check_guards(guards) end
   local reads = take("<I4")

@@ -5,10 +5,11 @@
 //! stand the *marks* of changes under way.
 //!
 //! An object and its entry are two RADOS objects, which no operation changes together. So whoever is about to make an
-//! object, or to remove it, first sets a mark of its own; then changes the object; and then, in one operation, writes
-//! down what it knows now and takes its mark away (*settles*). The entry only ever goes to a fact of a greater version.
+//! object, or to remove it, first sets a mark of its own (module `mark`); then changes the object; and then, in one operation, writes
+//! down what it knows now and takes its mark away (*settles*). The entry only ever goes to a fact of a greater version, until the
+//! object is purged (module `purge`): then there is none.
 //!
-//! Invariant: where an entry has no mark, it says what is. For the last change of whether the object exists had a mark;
+//! Invariant: where an entry has no mark, it says what is, and no entry says that there is nothing. For the last change of whether the object exists had a mark;
 //! that is gone, so its fact was written; and no fact has a greater version. An entry with a mark says nothing, and the
 //! object itself is asked. A client that dies leaves its mark, which costs a look at the object in each listing, until
 //! one settles it that finds it to be old.
@@ -30,40 +31,39 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
-use crate::error::{Attempt, errno, failed};
+use crate::error::errno;
+use crate::floor::Floor;
+use crate::mark::{FLAGS, MARK, Mark, decode_mark, encode_mark, now, shard_steps};
 use crate::name::{behind, keyed, object_name, unescaped};
-use crate::record::{Header, Token, checksum};
+use crate::read::header_of;
+use crate::record::{Header, checksum};
 use crate::store::Inner;
 use crate::sys::{Completed, Operation, Pool, ReadStep, WriteStep, flag};
 
 /// The number of RADOS objects that the index is spread over.
-const SHARDS: usize = 32;
+pub(crate) const SHARDS: usize = 32;
 /// The RADOS object whose attribute says whether the index is complete.
-const ROOT: &CStr = c"nacre-index";
+pub(crate) const ROOT: &CStr = c"nacre-index";
 /// The root's attribute.
-const STATE: &CStr = c"nacre-index";
-/// The format of the root, of entries and of marks.
+pub(crate) const STATE: &CStr = c"nacre-index";
+/// The format of the root and of entries.
 const FORMAT: u8 = 1;
 /// The letter that keys of entries and marks begin with.
 const LETTER: u8 = b'n';
-/// The separator in the key of a mark, between the object's name and the mark's token. No escape begins like this, so
-/// that an object's marks follow its entry, and no other entry comes between.
-const MARK: [u8; 2] = [1, 1];
 /// The time for which a mark has to be there, after it was noticed, to be taken for that of a client that died: what such a
 /// client sent has long been applied, or never will be. Also the age from which on a mark is noticed.
 const MARK_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The maximum number of headers read at once.
-const LOOKS_MAX: usize = 128;
+pub(crate) const LOOKS_MAX: usize = 128;
 /// The maximum number of entries that one operation fills in.
 const FILLED_MAX: usize = 128;
 /// The maximum number of entries that are asked of a shard at once.
-const PAGE_MAX: usize = 512;
-
+pub(crate) const PAGE_MAX: usize = 512;
 /// The maximum number of times that a listing begins anew because the index turned out to be incomplete.
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -88,21 +88,11 @@ enum Root {
     Newer,
 }
 
-/// A mark that this client has set.
-pub(crate) struct Mark {
-    shard: CString,
-    entry: Vec<u8>,
-    key: Vec<u8>,
-    /// The value of the entry when the mark was set, empty if there was none. `None` where others had marks of the object too,
-    /// so that it will probably change before the mark is settled, or where it could not be read.
-    before: Option<Bytes>,
-}
-
 /// A fact about an object: whether it exists at a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Existence {
-    version: u64,
-    exists: bool,
+pub(crate) struct Existence {
+    pub(crate) version: u64,
+    pub(crate) exists: bool,
 }
 
 impl Existence {
@@ -112,7 +102,7 @@ impl Existence {
     const UNREADABLE: Existence = Existence { version: 0, exists: true };
 
     /// Encodes the fact so that those of greater versions are greater, byte by byte.
-    fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let mut record = self.version.to_be_bytes().to_vec();
         record.extend([FORMAT, u8::from(self.exists)]);
         record.extend(checksum(&record).to_le_bytes());
@@ -120,7 +110,7 @@ impl Existence {
     }
 
     /// Decodes a fact; `None` if it is unsound.
-    fn decode(record: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         let (body, sum) = record.split_at_checked(Self::BYTES - 4)?;
         let (version, [FORMAT, exists @ 0..=1]) = body.split_first_chunk::<8>()? else { return None };
         (sum == checksum(body).to_le_bytes())
@@ -142,37 +132,8 @@ struct Correction {
     fact: Existence,
 }
 
-/// Encodes the value of a mark: the time at which it was set, by the clock of the client; and that at which a listing
-/// noticed it, if one did, by the clock of an OSD. Both are in seconds.
-fn encode_mark(set_at: u64, noticed_at: Option<u64>) -> Vec<u8> {
-    let mut record = vec![FORMAT];
-    record.extend(set_at.to_le_bytes());
-    record.extend(noticed_at.into_iter().flat_map(u64::to_le_bytes));
-    record
-}
-
-/// Returns the times in the value of a mark; one that is unsound was set long ago, and not noticed yet.
-fn decode_mark(record: &[u8]) -> (u64, Option<u64>) {
-    let Some((&FORMAT, times)) = record.split_first() else { return (0, None) };
-    match times.as_chunks::<8>() {
-        ([set_at], []) => (u64::from_le_bytes(*set_at), None),
-        ([set_at, noticed_at], []) => (u64::from_le_bytes(*set_at), Some(u64::from_le_bytes(*noticed_at))),
-        _ => (0, None),
-    }
-}
-
-fn now() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
-}
-
-fn entry_key(object: &ObjectId) -> Vec<u8> {
+pub(crate) fn entry_key(object: &ObjectId) -> Vec<u8> {
     keyed(Some(LETTER), object.as_bytes())
-}
-
-fn mark_key(entry: &[u8], token: &Token) -> Vec<u8> {
-    let mut key = [entry, &MARK].concat();
-    key.extend(token.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
-    key
 }
 
 /// Returns the object that a key is of, and whether the key is that of a mark; `None` if it is neither's.
@@ -184,17 +145,17 @@ fn decode_index_key(key: &[u8]) -> Option<(ObjectId, bool)> {
     Some((ObjectId::new(unescaped(name)?).ok()?, at.is_some()))
 }
 
-fn shard_of(object: &ObjectId) -> usize {
+pub(crate) fn shard_of(object: &ObjectId) -> usize {
     checksum(object.as_bytes()) as usize % SHARDS
 }
 
-fn shard_name(shard: usize) -> CString {
+pub(crate) fn shard_name(shard: usize) -> CString {
     // There is no zero byte in it: the conversion cannot fail.
     CString::new(format!("nacre-index.{shard:02}")).unwrap_or_default()
 }
 
 /// Encodes the root's attribute.
-fn encode_root(complete: bool) -> Vec<u8> {
+pub(crate) fn encode_root(complete: bool) -> Vec<u8> {
     let mut record = vec![FORMAT, u8::from(complete), SHARDS as u8];
     record.extend(checksum(&record).to_le_bytes());
     record
@@ -202,12 +163,12 @@ fn encode_root(complete: bool) -> Vec<u8> {
 
 /// An object in the index.
 #[derive(Debug)]
-struct Entry {
-    object: ObjectId,
+pub(crate) struct Entry {
+    pub(crate) object: ObjectId,
     /// The fact; `None` if there is none, or if it is unsound.
-    fact: Option<Existence>,
+    pub(crate) fact: Option<Existence>,
     /// Its marks: their keys and values.
-    marks: Vec<(Bytes, Bytes)>,
+    pub(crate) marks: Vec<(Bytes, Bytes)>,
 }
 
 impl Entry {
@@ -218,31 +179,31 @@ impl Entry {
 }
 
 /// The entries of one shard, in order, as far as they were read.
-struct Shard {
+pub(crate) struct Shard {
     name: CString,
     /// The key after which the next page begins.
     after: CString,
-    ready: VecDeque<Entry>,
+    pub(crate) ready: VecDeque<Entry>,
     /// The entry whose marks may go on in the next page.
     open: Option<Entry>,
-    over: bool,
+    pub(crate) over: bool,
 }
 
 impl Shard {
-    fn new(shard: usize, after: Option<&ObjectId>) -> Self {
+    pub(crate) fn new(shard: usize, after: Option<&ObjectId>) -> Self {
         // Marks of the object after which the listing begins are skipped as they come.
         let after = CString::new(after.map_or(vec![LETTER], entry_key)).unwrap_or_default();
         Self { name: shard_name(shard), after, ready: VecDeque::new(), open: None, over: false }
     }
 
-    fn read(&self, pool: &Pool, limit: usize) -> Operation {
+    pub(crate) fn read(&self, pool: &Pool, limit: usize) -> Operation {
         let prefix = CString::from(c"n");
         let step = ReadStep::OmapAfter { after: &self.after, prefix: &prefix, limit: limit as u64 };
         pool.read(&self.name, &[step], 0)
     }
 
     /// Takes in a page. Keys that are none of ours are passed over: the scrub names them.
-    fn take(&mut self, page: Vec<(Bytes, Bytes)>, more: bool, from: Option<&ObjectId>) {
+    pub(crate) fn take(&mut self, page: Vec<(Bytes, Bytes)>, more: bool, from: Option<&ObjectId>) {
         if let Some((last, _)) = page.last() {
             self.after = behind(last);
         }
@@ -344,52 +305,6 @@ impl<'a> Cursor<'a> {
 }
 
 impl Inner {
-    /// Notes in the index that an object is about to be made or removed.
-    pub(crate) async fn mark(&self, object: &ObjectId) -> Result<Mark, StoreError> {
-        let (shard, entry) = (shard_name(shard_of(object)), entry_key(object));
-        let key = mark_key(&entry, &self.token());
-        let value = encode_mark(now(), None);
-        // Where the pool is full, objects can still be removed; so must be what that takes.
-        let flags = flag::FULL_TRY | flag::FULL_FORCE;
-        // The comparison only fails where there is no shard.
-        let steps = [WriteStep::IfOmapEqual(&key, b""), WriteStep::SetOmap(&key, &value)];
-        let marking = self.pool.write(&shard, &steps, flags);
-        // Sent side by side, and behind the mark, so that of two clients one at least sees the mark of the other.
-        let after = CString::new(&entry[..]).unwrap_or_default();
-        let marks = CString::new([&entry[..], &MARK].concat()).unwrap_or_default();
-        let marks = ReadStep::OmapAfter { after: &after, prefix: &marks, limit: 2 };
-        let looking = self.pool.read(&shard, &[ReadStep::OmapKey(&entry), marks], 0);
-        let mut code = marking.await.code;
-        if code == -errno::ENOENT {
-            code = self.take_root_back().await;
-            if code >= 0 {
-                code = self.pool.write(&shard, &[WriteStep::SetOmap(&key, &value)], flags).await.code;
-            }
-        }
-        if code < 0 {
-            // Nothing of the object was changed so far, whatever became of the mark.
-            return Err(failed(code, Attempt::Read, &self.location, object));
-        }
-        let looked = looking.await;
-        let found = looked.answers.into_iter().filter(|_| looked.code >= 0);
-        let mut found = found.map(|answer| answer.into_pairs().0);
-        let before = match (found.next(), found.next()) {
-            (Some(facts), Some(marks)) if marks.len() == 1 => {
-                Some(facts.into_iter().next().map(|(_, fact)| fact).unwrap_or_default())
-            }
-            _ => None,
-        };
-        Ok(Mark { shard, entry, key, before })
-    }
-
-    /// Has the root say that the index is not complete, if it says that it is. Returns 0 or more, or a negative errno.
-    async fn take_root_back(&self) -> i32 {
-        let (complete, incomplete) = (encode_root(true), encode_root(false));
-        let steps = [WriteStep::IfXattr(STATE, &complete), WriteStep::SetXattr(STATE, &incomplete)];
-        let code = self.pool.write(ROOT, &steps, flag::FULL_TRY | flag::FULL_FORCE).await.code;
-        if matches!(-code, errno::ECANCELED | errno::ENOENT | errno::ENODATA) { 0 } else { code }
-    }
-
     /// Writes down what is known of an object after its change, and takes the mark away. Where no other client was about to
     /// change the entry, nobody waits for it: until it is done, and also where another client has changed the entry all the
     /// same, the mark makes listings ask the object.
@@ -398,38 +313,49 @@ impl Inner {
         match &mark.before {
             Some(before) => drop(self.send_fact(mark, before, fact)),
             None => {
-                self.raise_fact(&mark.shard, &mark.entry, fact, Some(&mark.key)).await;
+                self.raise_fact(&mark.shard, &mark.entry, fact, Some(&mark.key[..])).await;
             }
         }
     }
 
     /// Writes a fact into an entry that is as it was before the change, and so is older. The OSD must not compare versions: it
-    /// takes 128 for less than 127, and would put a fact that arrives late over a later one.
+    /// takes 128 for less than 127, and would put a fact that arrives late over a later one. A mark that somebody has noticed, or
+    /// settled, is left to the listings.
     fn send_fact(&self, mark: &Mark, before: &[u8], fact: Existence) -> Operation {
         let fact = fact.encode();
         let steps = [
+            WriteStep::IfOmapEqual(&mark.key, &mark.value),
             WriteStep::IfOmapEqual(&mark.entry, before),
             WriteStep::SetOmap(&mark.entry, &fact),
             WriteStep::RemoveOmap(&mark.key),
         ];
-        self.pool.write(&mark.shard, &steps, flag::FULL_TRY | flag::FULL_FORCE)
+        self.pool.write(&mark.shard, &steps, FLAGS)
     }
 
-    /// Writes a fact into an entry, unless it says this already or a later fact, and takes a mark away, if one is given. The
-    /// entry is read, and the versions are compared here. Returns 0 or more, or a negative errno: ENOENT if there is no shard.
-    /// It is not made anew here, because the root may say that the index is complete.
+    /// Writes a fact into an entry, unless it says this already or a later fact, and takes a mark away, if one is given. The entry is
+    /// read, and the versions are compared here. Returns 0 or more, or a negative errno: ENOENT if there is no shard. It is not made
+    /// anew here, because the root may say that the index is complete.
+    ///
+    /// Where the mark is gone, somebody else has settled it, and nothing is written: the object may have been removed and purged
+    /// since, so that there is no later fact any more that a late one would be compared with.
     async fn raise_fact(&self, shard: &CStr, entry: &[u8], fact: Existence, mark: Option<&[u8]>) -> i32 {
         let record = fact.encode();
-        let flags = if mark.is_some() { flag::FULL_TRY | flag::FULL_FORCE } else { flag::FULL_TRY };
+        let flags = if mark.is_some() { FLAGS } else { flag::FULL_TRY };
         loop {
-            let completed = self.pool.read(shard, &[ReadStep::OmapKey(entry)], 0).await;
+            let mut looks = vec![ReadStep::OmapKey(entry)];
+            looks.extend(mark.map(ReadStep::OmapKey));
+            let completed = self.pool.read(shard, &looks, 0).await;
             if completed.code < 0 {
                 return completed.code;
             }
-            let first = completed.answers.into_iter().next();
-            let pairs = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
-            let before: &[u8] = pairs.first().map_or(&[][..], |(_, value)| &value[..]);
+            let mut found = completed.answers.into_iter().map(|answer| answer.into_pairs().0);
+            let (facts, marks) = (found.next().unwrap_or_default(), found.next().unwrap_or_default());
+            let before: &[u8] = facts.first().map_or(&[][..], |(_, value)| &value[..]);
             let mut steps = Vec::new();
+            if let Some(mark) = mark {
+                let Some((_, value)) = marks.first() else { return 0 };
+                steps.push(WriteStep::IfOmapEqual(mark, value));
+            }
             if Existence::decode(before).is_none_or(|before| before.version < fact.version) {
                 steps.extend([WriteStep::IfOmapEqual(entry, before), WriteStep::SetOmap(entry, &record)]);
             }
@@ -443,12 +369,6 @@ impl Inner {
                 return code;
             }
         }
-    }
-
-    /// Takes a mark away whose change certainly did not take place.
-    pub(crate) fn unmark(&self, mark: &Mark) {
-        let flags = flag::FULL_TRY | flag::FULL_FORCE;
-        drop(self.pool.write(&mark.shard, &[WriteStep::RemoveOmap(&mark.key)], flags));
     }
 
     /// Lists objects.
@@ -556,14 +476,15 @@ impl Inner {
         }
     }
 
-    /// Looks at objects: which of them exist.
+    /// Looks at objects: which of them exist. One of which there is no trace has version 0, whatever the floor: a fact of it must
+    /// not be put over that of an object which is being made.
     async fn facts(&self, objects: &[&ObjectId]) -> Result<Vec<Existence>, StoreError> {
         let mut facts = Vec::with_capacity(objects.len());
         for chunk in objects.chunks(LOOKS_MAX) {
             let looks: Vec<_> =
                 chunk.iter().map(|id| self.pool.read(&object_name(id), &[ReadStep::Xattrs], 0)).collect();
             for (id, look) in chunk.iter().zip(looks) {
-                facts.push(match self.header(id, look.await) {
+                facts.push(match header_of(&self.pool, &self.location, id, look.await, 0) {
                     Ok((header, _)) => Existence::from(&header),
                     // One whose header cannot be read is there, under a name that can: whoever asks it for more is told
                     // what is wrong with it, and nobody else is stopped by that.
@@ -596,7 +517,7 @@ impl Inner {
     }
 
     /// Returns whether the index is complete; fills it in if it is not, and this user may.
-    async fn complete_index(&self) -> Result<bool, StoreError> {
+    pub(crate) async fn complete_index(&self) -> Result<bool, StoreError> {
         let state = self.index.0.load(Ordering::Relaxed);
         if state == IndexState::COMPLETE {
             return Ok(true);
@@ -666,6 +587,7 @@ impl Inner {
                 for (number, shard) in shards.iter_mut().enumerate() {
                     for part in shard.chunks(FILLED_MAX) {
                         self.fill_in(number, part).await?;
+                        self.take_in_purges(number, part).await?;
                     }
                     shard.clear();
                 }
@@ -677,12 +599,32 @@ impl Inner {
 
     /// Makes all shards, so that one that is not there is known to have been removed.
     async fn make_shards(&self) -> Result<(), StoreError> {
-        let make = |shard| self.pool.write(&shard_name(shard), &[WriteStep::Create], flag::FULL_TRY);
-        let made: Vec<Operation> = (0..SHARDS).map(make).collect();
+        let floors = self.marker.masters().await?.into_iter().enumerate();
+        let make = |(shard, floor): (usize, Floor)| {
+            self.pool.write(&shard_name(shard), &shard_steps(&floor.encode()), flag::FULL_TRY)
+        };
+        let made: Vec<Operation> = floors.map(make).collect();
         for made in made {
             let code = made.await.code;
-            if code < 0 {
+            if code < 0 && code != -errno::EEXIST {
                 return Err(self.index_failed(code));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks again at objects of which entries were written that had none: one that was removed and purged since the first look
+    /// has left no later fact which would have kept that of the first look out.
+    async fn take_in_purges(&self, shard: usize, corrections: &[Correction]) -> Result<(), StoreError> {
+        let listed: Vec<&Correction> = corrections.iter().filter(|of| of.fact.exists).collect();
+        let objects: Vec<&ObjectId> = listed.iter().map(|of| &of.object).collect();
+        for (Correction { object, fact, .. }, found) in listed.into_iter().zip(self.facts(&objects).await?) {
+            if !found.exists {
+                let gone = Existence { version: found.version.max(fact.version + 1), exists: false };
+                let code = self.raise_fact(&shard_name(shard), &entry_key(object), gone, None).await;
+                if code < 0 {
+                    return Err(self.index_failed(code));
+                }
             }
         }
         Ok(())
@@ -733,6 +675,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
+    use crate::mark::mark_key;
 
     fn id(bytes: &[u8]) -> ObjectId {
         ObjectId::new(bytes.to_vec()).unwrap()

@@ -14,6 +14,7 @@
 
 #![deny(unsafe_code)]
 
+mod apply;
 mod attempt;
 mod cache;
 mod compact;
@@ -23,11 +24,14 @@ mod driver;
 mod emulation;
 mod error;
 mod fences;
+mod floor;
 mod index;
 mod limit;
+mod mark;
 mod name;
 mod native;
 mod program;
+mod purge;
 pub mod raw;
 mod read;
 mod record;
@@ -45,6 +49,7 @@ mod write;
 
 pub use compact::CompactionReport;
 pub use program::{Program, ProgramRun};
+pub use purge::{PurgeOptions, PurgeReport};
 pub use scrub::ScrubReport;
 pub use store::RadosStore;
 pub use uri::Location;

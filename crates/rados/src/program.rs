@@ -13,12 +13,11 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::cache::{CallUnderWay, ObjectCache};
 use crate::error::{Attempt, call_failed, errno};
-use crate::index::Mark;
+use crate::mark::Mark;
 use crate::name::object_name;
 use crate::record::Changed;
-use crate::reply;
-use crate::script;
 use crate::store::Inner;
+use crate::{reply, request, script};
 
 /// The least status of an answer that is the program's own. Changes begin with flags, which are lower.
 const OWN_STATUS_MIN: u8 = 32;
@@ -35,10 +34,10 @@ pub struct Program {
 
 impl Program {
     /// Creates a program of two texts. The first stands before everything else, and sees nothing of it. The second sees all
-    /// local names of `extent.lua`, and defines the local function `method`: after `load_header()` it sets `token` by
-    /// `take("c16")`, and takes a byte that says whether the index has a mark. Then comes the request. It returns an
-    /// answer of which the first byte is 32 or more, and changes nothing; or what `conclude` returned, and up to 15 bytes
-    /// behind that.
+    /// local names of `extent.lua`, and defines the local function `method`, which first calls `begin()`: that says whether the
+    /// index has a mark, and whether the call took effect before, so that `changed()` is to be returned. Then comes the
+    /// request. It returns an answer of which the first byte is 32 or more, and changes nothing; or what `conclude` returned,
+    /// and up to 15 bytes behind that.
     pub fn new(before: &[u8], body: &str) -> Self {
         Self { source: script::program(before, body).into(), compiled: RwLock::new(None) }
     }
@@ -88,7 +87,8 @@ impl Inner {
         let mut compacted = false;
         loop {
             let token = self.token();
-            let input = [&token[..], &[u8::from(mark.is_some())], request].concat();
+            let floor = mark.as_ref().map_or_else(|| self.marker.floor(object), |mark| mark.floor);
+            let input = [&request::beginning(&token, mark.is_some(), floor)[..], request].concat();
             let chunk = self.program_chunk(name, program).await;
             let under_way = CallUnderWay::begin(known);
             let completed = self.start_call(name, &script::call(&chunk, &input), Attempt::Write).await;
@@ -135,7 +135,7 @@ impl Inner {
                 }
                 Some(UNINDEXED) if mark.is_none() => *mark = Some(self.mark(object).await?),
                 Some(_) => {
-                    if let Some(reply) = reply::decode(&Transaction::new(), output) {
+                    if let Some(reply) = reply::decode(&Transaction::new(), output, floor.shown) {
                         drop(self.conclude(object, reply?)?);
                     }
                     let error = StoreError::new(ErrorKind::Io, "the OSD's answer is invalid");

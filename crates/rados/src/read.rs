@@ -442,13 +442,14 @@ impl Inner {
     }
 
     /// Returns the header from an operation whose first step was to read the attributes, with the answers of the other
-    /// steps; all zeros if there is no object.
+    /// steps. An object of which there is no trace shows the floor as far as this client knows it; [`Inner::apply`] sees to it
+    /// that this was the floor all the time.
     pub(crate) fn header(
         &self,
         object: &ObjectId,
         completed: Completed,
     ) -> Result<(Header, Vec<sys::Answer>), StoreError> {
-        header_of(&self.pool, &self.location, object, completed)
+        header_of(&self.pool, &self.location, object, completed, self.marker.floor(object).shown)
     }
 
     /// Checks that the pool still exists, after RADOS said that an object does not. Fails if the pool is gone.
@@ -457,16 +458,17 @@ impl Inner {
     }
 }
 
-/// Returns the header of an object as [`Inner::header`] does.
+/// Returns the header of an object as [`Inner::header`] does; one of which there is no trace shows `floor`.
 pub(crate) fn header_of(
     pool: &Pool,
     location: &Location,
     object: &ObjectId,
     completed: Completed,
+    floor: u64,
 ) -> Result<(Header, Vec<sys::Answer>), StoreError> {
     if completed.code == -errno::ENOENT {
         pool_is_there(pool, location, object)?;
-        return Ok((Header::default(), Vec::new()));
+        return Ok((Header::absent(floor), Vec::new()));
     }
     if completed.code < 0 {
         return Err(failed(completed.code, Attempt::Read, location, object));
@@ -478,7 +480,7 @@ pub(crate) fn header_of(
     };
     let Some((_, record)) = attributes.iter().find(|(name, _)| name == HEADER.to_bytes()) else {
         // An object that somebody else made under a name of ours, without a header: there is nothing of ours.
-        return Ok((Header::default(), Vec::new()));
+        return Ok((Header::absent(floor), Vec::new()));
     };
     let error = match Header::decode(record) {
         Ok(header) => return Ok((header, answers)),

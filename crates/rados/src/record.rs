@@ -141,6 +141,17 @@ pub(crate) enum NoHeader {
 }
 
 impl Header {
+    /// Returns the header that stands for an object of which there is no trace: it looks as if it had been removed at a version,
+    /// the floor of its shard of the index. No change leaves such a header, for each has a token.
+    pub(crate) fn absent(floor: u64) -> Self {
+        Self { version: floor, tombstone_version: floor, ..Self::default() }
+    }
+
+    /// Returns whether the header stands for an object of which there is no trace.
+    pub(crate) fn is_absent(&self) -> bool {
+        *self == Self::absent(self.version)
+    }
+
     /// Encodes the header in the format that it was read in: an OSD compares these bytes with what it holds.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = [0; HEADER_BYTES - 4];

@@ -34,9 +34,14 @@ pub(crate) enum Reply {
     Unindexed,
 }
 
-/// Decodes the output of a call that did not change the object. Returns `None` if it is not a reply to the transaction.
-pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<Reply, StoreError>> {
-    let mut text = Decoder(output);
+/// Decodes the output of a call that did not change the object, of which it was told that `floor` is what an object shows of
+/// which there is no trace. Returns `None` if it is not a reply to the transaction.
+pub(crate) fn decode(
+    transaction: &Transaction,
+    output: Bytes,
+    floor: u64,
+) -> Option<Result<Reply, StoreError>> {
+    let mut text = Decoder(output, floor);
     Some(Ok(match text.u8()? {
         1 => {
             let header = text.header()?;
@@ -114,8 +119,8 @@ pub(crate) fn corrupt(key: &[u8]) -> StoreError {
     StoreError::new(ErrorKind::Corrupt, format!("key \"{}\" holds no record of Nacre", Escaped(key)))
 }
 
-/// A decoder of a reply. Every length is checked before it is used.
-struct Decoder(Bytes);
+/// A decoder of a reply, with the floor. Every length is checked before it is used.
+struct Decoder(Bytes, u64);
 
 impl Decoder {
     fn u8(&mut self) -> Option<u8> {
@@ -138,11 +143,11 @@ impl Decoder {
         (self.0.len() >= length).then(|| self.0.split_to(length))
     }
 
-    /// Decodes a stored header behind its length, which is zero if the object never existed.
+    /// Decodes a stored header behind its length, which is zero if there is no trace of the object.
     fn header(&mut self) -> Option<Header> {
         let length = self.u16()?.into();
         let text = self.bytes(length)?;
-        if text.is_empty() { Some(Header::default()) } else { Header::decode(&text).ok() }
+        if text.is_empty() { Some(Header::absent(self.1)) } else { Header::decode(&text).ok() }
     }
 
     /// Decodes what is stored under a name, if anything is.
@@ -345,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_reply_is_taken_apart() {
-        let Some(Ok(Reply::Answered(answers, header))) = decode(&transaction(), output().into()) else {
+        let Some(Ok(Reply::Answered(answers, header))) = decode(&transaction(), output().into(), 0) else {
             panic!("not an answer");
         };
         assert_eq!((answers.len(), header.version), (7, 3));
@@ -377,7 +382,7 @@ mod tests {
         let mut random = StdRng::seed_from_u64(seed);
         println!("seed {seed}");
         for end in 0..whole.len() {
-            assert!(decode(&transaction, Bytes::copy_from_slice(&whole[..end])).is_none(), "cut at {end}");
+            assert!(decode(&transaction, Bytes::copy_from_slice(&whole[..end]), 0).is_none(), "cut at {end}");
         }
         for _ in 0..50_000 {
             let mut bytes = whole.clone();
@@ -392,7 +397,7 @@ mod tests {
             if random.random() {
                 bytes.truncate(random.random_range(0..=bytes.len()));
             }
-            drop(decode(&transaction, bytes.into()));
+            drop(decode(&transaction, bytes.into(), 0));
         }
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{ByteRange, Check, Guard, KeyRange, ReadOp, Transaction, WriteOp};
 
+use crate::floor::Floor;
 use crate::name::escape_into;
 use crate::record::{Token, checksum};
 use crate::script::{Section, Sections};
@@ -58,14 +59,24 @@ pub(crate) struct Call<'a> {
     pub(crate) expected: Option<u64>,
     /// True if the index of names has a mark of it, so that it may make the object or remove it.
     pub(crate) marked: bool,
+    /// The floor for an object of which there is no trace: if the call may make the object, that which came with the mark.
+    pub(crate) floor: Floor,
+}
+
+/// Returns what every call of the class that may change an object begins with.
+pub(crate) fn beginning(token: &Token, marked: bool, floor: Floor) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    out.extend(token);
+    out.push(u8::from(marked));
+    out.extend(floor.shown.to_le_bytes());
+    out.extend(floor.start.to_le_bytes());
+    out
 }
 
 /// Encodes a call of a transaction.
 pub(crate) fn encode(transaction: &Transaction, call: Call<'_>) -> Vec<u8> {
-    let mut out = Encoder(Vec::with_capacity(256));
-    out.0.extend(call.token);
+    let mut out = Encoder(beginning(call.token, call.marked, call.floor));
     out.u64(call.expected.unwrap_or(u64::MAX));
-    out.u8(u8::from(call.marked));
     out.u32(transaction.guards.len());
     transaction.guards.iter().for_each(|guard| out.guard(guard));
     out.u32(transaction.reads.len());

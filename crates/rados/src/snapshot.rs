@@ -190,7 +190,7 @@ impl Snapshot<'_> {
 
     /// Runs steps of a read on the object in this state; returns their answers, without that of the comparison.
     pub(crate) async fn read(&self, steps: Vec<ReadStep<'_>>) -> Result<Vec<sys::Answer>, Stop> {
-        if self.header == Header::default() {
+        if self.header.is_absent() {
             // There was no object: there was nothing in it.
             return Ok(Vec::new());
         }

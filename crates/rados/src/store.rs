@@ -1,4 +1,4 @@
-//! The store: chooses for each transaction between RADOS' own operations and a call of `extent.lua`.
+//! The store: the connection, which is made when it is first needed, and what all work on it needs.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -10,34 +10,29 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX};
+use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
-use nacre_object::{
-    Answer, Done, ErrorKind, Guard, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
-    WriteOp,
-};
+use nacre_object::{ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
+use crate::cache::Knowledge;
 use crate::compact::CompactionReport;
 use crate::driver::Driver;
-use crate::error::{Attempt, call_failed, errno, newer, no_library, not_opened, of_object, pool_gone};
-use crate::index::{IndexState, Mark};
+use crate::error::{Attempt, index_failed, no_library, not_opened, of_object, pool_gone};
+use crate::index::IndexState;
 use crate::limit::{HARD_MAX, object_bytes_max};
-use crate::name::{object_id, object_name};
-use crate::native;
+use crate::mark::Marker;
+use crate::name::object_id;
 use crate::program::{Program, ProgramRun};
+use crate::purge::{PurgeOptions, PurgeReport};
 use crate::record::{Changed, Token};
-use crate::reply::{self, corrupt};
-use crate::request;
 use crate::script::{self, Routine, Section, Sections};
 use crate::scrub::ScrubReport;
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
-use crate::watch::{Link, Watching};
-use crate::write;
+use crate::watch::Watching;
 
 /// The number of bytes by which a compaction in the background must make an object shorter; the next constant is that
 /// for a compaction for a write that did not fit into the object.
@@ -77,18 +72,19 @@ type Waiting = oneshot::Sender<Result<(), StoreError>>;
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) location: Location,
-    knowledge: Knowledge,
-    tokens: Tokens,
+    pub(crate) knowledge: Knowledge,
+    pub(crate) tokens: Tokens,
+    pub(crate) marker: Arc<Marker>,
     pub(crate) index: IndexState,
     /// True if this user's calls are refused, or the OSDs run none: reads are then assembled from RADOS' own.
-    calls_denied: AtomicBool,
+    pub(crate) calls_denied: AtomicBool,
     /// Routines of the class as an OSD compiled them.
-    chunks: RwLock<HashMap<Routine, Bytes>>,
+    pub(crate) chunks: RwLock<HashMap<Routine, Bytes>>,
     /// True if the OSDs differ too much for compiled routines.
     pub(crate) by_text: AtomicBool,
     /// The maximum number of bytes that the OSDs let one object have, once they have told it.
     object_bytes_max: OnceLock<u64>,
-    watching: Watching,
+    pub(crate) watching: Watching,
 }
 
 /// A generator of the tokens of changes: 64 random bits of this connection, and a count, which never has 64 bits.
@@ -165,6 +161,21 @@ impl RadosStore {
     /// [`ErrorKind::Unsupported`] if this user may not call the class.
     pub async fn compact(&self, progress: impl FnMut(u64, u64)) -> Result<CompactionReport, StoreError> {
         self.0.inner().connected().await?.compact_all(progress).await
+    }
+
+    /// Takes away what removed objects leave behind: their headers, and their entries in the index of names. Objects of which there
+    /// is no trace look from then on as if they had been removed at the floor, and begin above it when they are made. Clients
+    /// may go on meanwhile, but for those of versions that know no floors. `progress` gets the number of objects that are done,
+    /// and of all objects.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the index of names cannot be completed: a newer version made it, say.
+    pub async fn purge(
+        &self,
+        options: PurgeOptions,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<PurgeReport, StoreError> {
+        self.0.inner().connected().await?.purge(options, progress).await
     }
 
     /// Runs a program on an object, in its OSD: as one operation, with all that it changes.
@@ -286,7 +297,7 @@ impl Lazy {
 }
 
 /// Starts a thread for what blocks in librados.
-fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
     let started = std::thread::Builder::new().spawn(work).map(drop);
     started.map_err(|error| {
         StoreError::new(ErrorKind::Io, format!("cannot start a thread for librados: {error}"))
@@ -401,30 +412,18 @@ fn connect_blocking(location: &Location) -> Result<Pool, StoreError> {
     Pool::connect(&connection).map_err(|(step, code)| not_opened(step, code, location))
 }
 
-/// The result of a call, when the OSD did not fail.
-enum Called {
-    /// A call that changed the object.
-    Changed(Changed),
-    /// A call that changed nothing.
-    Unchanged(reply::Reply),
-    /// A call that changed nothing, whose output got lost: librados sent it again, and the OSD remembered that it failed.
-    Lost,
-    /// The OSD does not run calls, at least not for this user.
-    Denied(StoreError),
-    /// The object would hold more bytes than the OSD lets one have.
-    TooLarge(StoreError),
-}
-
 impl Inner {
     fn new(pool: Pool, location: Location) -> Self {
         tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
         let (knowledge, tokens) = (Knowledge::new(), Tokens::new());
-        let watching = Watching::new(pool.clone(), &location);
+        let marker = Arc::new(Marker::new(pool.clone(), location.clone()));
+        let watching = Watching::new(pool.clone(), &location, Arc::clone(&marker));
         Self {
             pool,
             location,
             knowledge,
             tokens,
+            marker,
             index: IndexState::default(),
             calls_denied: AtomicBool::new(false),
             chunks: RwLock::default(),
@@ -434,331 +433,6 @@ impl Inner {
         }
     }
 
-    async fn apply(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
-        let name = object_name(object);
-        let known = self.knowledge.of(object);
-        if transaction.writes.is_empty() {
-            return self.read(object, &name, &known, transaction).await;
-        }
-        if self.location.native
-            && let Some(outcome) = self.write_natively(object, &name, &known, transaction).await?
-        {
-            return Ok(outcome);
-        }
-        self.call(object, &name, &known, transaction).await
-    }
-
-    /// Answers a transaction that writes nothing.
-    async fn read(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-    ) -> Result<Outcome, StoreError> {
-        if self.location.native {
-            if let Some(read) = native::only_read(transaction)
-                && let Some(outcome) = self.read_natively(object, name, known, read).await?
-            {
-                return Ok(outcome);
-            }
-            if let Some(outcome) = self.read_largely(object, name, known, transaction).await? {
-                return Ok(outcome);
-            }
-        }
-        self.ask(object, name, transaction).await
-    }
-
-    /// Answers reads of ranges natively, if everything but the bytes is known; or if they are so long that it pays off to
-    /// read the index first, which is then known for those that follow. Returns `None` if it takes a call.
-    async fn read_largely(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-    ) -> Result<Option<Outcome>, StoreError> {
-        if let Some(outcome) = self.read_known_ranges(object, name, known, transaction).await? {
-            return Ok(Some(outcome));
-        }
-        match native::is_large_read(transaction) {
-            true => self.read_one_state(object, name, transaction).await,
-            false => Ok(None),
-        }
-    }
-
-    /// Returns the knowledge of an object.
-    pub(crate) fn known(&self, object: &ObjectId) -> Arc<Mutex<ObjectCache>> {
-        self.knowledge.of(object)
-    }
-
-    /// Answers a transaction that writes nothing: by a call, which takes one operation whatever is asked, or, if that
-    /// is impossible, by RADOS' own reads.
-    async fn ask(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        transaction: &Transaction,
-    ) -> Result<Outcome, StoreError> {
-        while !self.calls_denied.load(Ordering::Relaxed) {
-            let call = request::Call { token: &Token::default(), expected: None, marked: false };
-            match self.evaluate(object, name, transaction, call, Attempt::Read).await? {
-                Called::Unchanged(reply::Reply::Exhausted) => break,
-                Called::Unchanged(reply) => return self.conclude(object, reply),
-                Called::Denied(error) => {
-                    tracing::debug!(%error, "reads do without calls from now on");
-                    self.calls_denied.store(true, Ordering::Relaxed);
-                }
-                Called::TooLarge(error) => return Err(error),
-                Called::Changed(_) | Called::Lost => {}
-            }
-        }
-        self.read_piecewise(object, name, transaction).await
-    }
-
-    /// Applies a transaction that writes by calls.
-    async fn call(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-    ) -> Result<Outcome, StoreError> {
-        // Of those that read and write one object, all but one would come too late and have to begin again, each time: so those
-        // of this client take turns.
-        let turn = (!transaction.reads.is_empty()).then(|| known.lock().turn());
-        let _turn = match &turn {
-            None => None,
-            Some(turn) => {
-                // Whoever had the turn before may have left what a native write can build on. Those need no turn.
-                drop(turn.lock().await);
-                if self.location.native
-                    && let Some(outcome) = self.write_natively(object, name, known, transaction).await?
-                {
-                    return Ok(outcome);
-                }
-                Some(turn.lock().await)
-            }
-        };
-        // Answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
-        // on the object's version being still the same; if it is not, it brings the fresh answers back.
-        let mut held: Option<(u64, Vec<Answer>)> = None;
-        if !transaction.reads.is_empty() {
-            let (guards, reads) = (transaction.guards.clone(), transaction.reads.clone());
-            let reading = Transaction { guards, reads, writes: Vec::new() };
-            let (version, answers) = match self.read(object, name, known, &reading).await? {
-                Outcome::Done(done) => (done.version, done.answers),
-                refused => return Ok(refused),
-            };
-            // The guards held at this version: where it is still the object's, they hold. Proposals say more.
-            let mut guards = transaction.guards.clone();
-            guards.retain(|guard| matches!(guard, Guard::Proposal { .. }));
-            guards.push(Guard::Version { version });
-            let writing = Transaction { guards, reads: Vec::new(), writes: transaction.writes.clone() };
-            if self.location.native
-                && let Some(Outcome::Done(done)) = self.write_natively(object, name, known, &writing).await?
-            {
-                return Ok(Outcome::Done(Done { answers, ..done }));
-            }
-            held = Some((version, answers));
-        }
-        // Whether a write makes the object is seldom known beforehand: the class tells.
-        let mut mark = None;
-        let tells =
-            transaction.writes.contains(&WriteOp::Remove) || transaction.guards.contains(&Guard::Absent);
-        if tells || known.lock().is_missing() {
-            mark = Some(self.mark(object).await?);
-        }
-        let called = self.call_marked(object, name, known, transaction, held, &mut mark).await;
-        match (&mark, &called) {
-            (None, _) => {}
-            (Some(mark), Ok((_, Some(changed)))) => {
-                self.settle(mark, changed.version, changed.exists).await;
-            }
-            // It may take effect yet: what the mark says of it stays true.
-            (Some(_), Err(error)) if error.kind == ErrorKind::Unknown => {}
-            (Some(mark), _) => self.unmark(mark),
-        }
-        called.map(|(outcome, _)| outcome)
-    }
-
-    /// Applies a transaction that writes by calls, with the answers to its reads and their version. Sets the mark in the
-    /// index of names if it takes one. Returns also what was changed.
-    async fn call_marked(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        transaction: &Transaction,
-        mut held: Option<(u64, Vec<Answer>)>,
-        mark: &mut Option<Mark>,
-    ) -> Result<(Outcome, Option<Changed>), StoreError> {
-        let mut compacted = false;
-        let mut tried = false;
-        loop {
-            if mark.is_some()
-                && !std::mem::replace(&mut tried, true)
-                && let Some(changed) = self.make_natively(object, name, known, transaction).await?
-            {
-                let Changed { version, existed, .. } = changed;
-                let done = Done { version, existed, answers: Vec::new() };
-                return Ok((Outcome::Done(done), Some(changed)));
-            }
-            let (token, expected) = (self.tokens.next(), held.as_ref().map(|(version, _)| *version));
-            let under_way = CallUnderWay::begin(known);
-            let call = request::Call { token: &token, expected, marked: mark.is_some() };
-            let called = self.evaluate(object, name, transaction, call, Attempt::Write).await;
-            let changed = matches!(called, Ok(Called::Changed(_)));
-            under_way.end(changed.then_some(token), write::bounds_found(transaction));
-            match called? {
-                Called::Unchanged(reply::Reply::Unindexed) if mark.is_none() => {
-                    *mark = Some(self.mark(object).await?);
-                }
-                Called::Changed(changed) => {
-                    self.tidy(object, name, known, &changed, request::previous(transaction, changed.version));
-                    let answers = held.map(|(_, answers)| answers).unwrap_or_default();
-                    let Changed { version, existed, .. } = changed;
-                    return Ok((Outcome::Done(Done { version, existed, answers }), Some(changed)));
-                }
-                Called::Unchanged(reply::Reply::Answered(answers, header)) => {
-                    held = Some((header.version, answers))
-                }
-                Called::Unchanged(other) => return Ok((self.conclude(object, other)?, None)),
-                Called::Lost => {}
-                Called::Denied(error) => return Err(error),
-                // Where garbage takes the room, the object is compacted and the write tried again, once. Where there is
-                // none, the compaction changes nothing.
-                Called::TooLarge(error) => {
-                    if compacted {
-                        return Err(error);
-                    }
-                    compacted = true;
-                    if !self.make_room(name).await {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Announces a change, and starts the work that it made due. Nobody waits for it, and where it fails a later call asks again.
-    pub(crate) fn tidy(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        known: &Mutex<ObjectCache>,
-        changed: &Changed,
-        previous: Option<u64>,
-    ) {
-        if changed.watched {
-            self.watching.announce(object, Link::one(previous, changed.version));
-        }
-        if changed.unswept {
-            drop(self.sweep(name));
-        }
-        if changed.wants_compaction() && known.lock().is_compaction_due(changed.tail) {
-            drop(self.compact(name, COMPACTION_BYTES_MIN));
-        }
-    }
-
-    /// Has the OSD compact an object that a change would make too long. Returns false if that gains nothing.
-    pub(crate) async fn make_room(&self, name: &CStr) -> bool {
-        // What nobody swept counts as live, and would be moved with the rest. Whoever left it may be gone.
-        self.sweep_all(name).await;
-        let completed = self.compact(name, NEEDED_COMPACTION_BYTES_MIN).await;
-        let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
-        completed.code >= 0 && output.is_some_and(|output| !output.is_empty())
-    }
-
-    /// Returns the outcome of a call that changed nothing.
-    pub(crate) fn conclude(&self, object: &ObjectId, reply: reply::Reply) -> Result<Outcome, StoreError> {
-        let error = match reply {
-            reply::Reply::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
-            reply::Reply::Answered(answers, header) => {
-                return Ok(Outcome::Done(Done { version: header.version, existed: header.exists, answers }));
-            }
-            reply::Reply::Crowded(count) => {
-                let text = format!("the object would have {count} attributes; the limit is {ATTRIBUTES_MAX}");
-                StoreError::new(ErrorKind::Invalid, text)
-            }
-            reply::Reply::TooFar(size, len) => nacre_object::appended_too_far(size, len),
-            reply::Reply::Corrupt(key) => corrupt(&key),
-            reply::Reply::Failed(why) => {
-                StoreError::new(ErrorKind::Io, format!("the class failed in the OSD: {why}"))
-            }
-            reply::Reply::Newer(format) => newer(format),
-            reply::Reply::Unindexed => StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"),
-            reply::Reply::Exhausted => {
-                let text = "the transaction touches more extents or values than one call may take in an OSD: make \
-                            several smaller ones of it";
-                StoreError::new(ErrorKind::Unsupported, text)
-            }
-        };
-        Err(self.context(error, object))
-    }
-
-    /// Makes one call of a transaction. Its changes are stamped with the token.
-    async fn evaluate(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        transaction: &Transaction,
-        call: request::Call<'_>,
-        attempt: Attempt,
-    ) -> Result<Called, StoreError> {
-        let routine =
-            Routine { handler: "apply", sections: request::sections(transaction, call.expected.is_some()) };
-        let request = request::encode(transaction, call);
-        let chunk = self.chunk(name, routine).await;
-        let completed = self.start_call(name, &script::call(&chunk, &request), attempt).await;
-        let output =
-            completed.answers.into_iter().next().map(|answer| answer.into_bytes()).unwrap_or_default();
-        if completed.code < 0 && completed.code != -errno::ECANCELED {
-            if completed.code == -errno::ENOENT {
-                self.pool_is_there(object)?;
-            }
-            let error = call_failed(completed.code, attempt, &self.location, object);
-            return match -completed.code {
-                errno::EPERM | errno::EACCES | errno::EOPNOTSUPP => Ok(Called::Denied(error)),
-                errno::EFBIG => Ok(Called::TooLarge(error)),
-                _ => Err(error),
-            };
-        }
-        if completed.code >= 0 && attempt == Attempt::Write {
-            // Only a change that was made ends like this.
-            return match Changed::decode(&output) {
-                Some(changed) => Ok(Called::Changed(changed)),
-                None => self.own_change(object, name, call.token).await.map(Called::Changed),
-            };
-        }
-        if output.is_empty() {
-            return Ok(Called::Lost);
-        }
-        if output[..] == [script::FOREIGN_CHUNK] {
-            // The OSDs do not all run the same Lua: each compiles for itself from now on.
-            self.chunks.write().clear();
-            self.by_text.store(true, Ordering::Relaxed);
-            return Ok(Called::Lost);
-        }
-        match reply::decode(transaction, output) {
-            Some(reply) => reply.map(Called::Unchanged).map_err(|error| self.context(error, object)),
-            None => Err(self.context(StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"), object)),
-        }
-    }
-
-    /// Returns the result of a change that the OSD made and did not answer: the object's header tells it, unless
-    /// another change followed.
-    pub(crate) async fn own_change(
-        &self,
-        object: &ObjectId,
-        name: &CStr,
-        token: &Token,
-    ) -> Result<Changed, StoreError> {
-        let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
-        let found = self.header(object, completed).map(|(header, _)| header);
-        reply::unsaid(token, found).map_err(|error| self.context(error, object))
-    }
-
     /// Makes the OSD move an object's live bytes together, if that makes it shorter by `bytes_min` bytes.
     pub(crate) fn compact(&self, name: &CStr, bytes_min: u32) -> Operation {
         let sections = Sections::default().with(Section::Index).with(Section::Compact);
@@ -766,7 +440,7 @@ impl Inner {
     }
 
     /// Makes the OSD take extents out of the index that belong to no fork any more.
-    fn sweep(&self, name: &CStr) -> Operation {
+    pub(crate) fn sweep(&self, name: &CStr) -> Operation {
         let sections = Sections::default().with(Section::Index).with(Section::Sweep);
         self.tend(name, Routine { handler: "sweep", sections }, SWEPT_EXTENTS_MAX)
     }
@@ -799,7 +473,7 @@ impl Inner {
     }
 
     /// Returns the chunk of a routine: compiled, as soon as an OSD has done that once.
-    async fn chunk(&self, name: &CStr, routine: Routine) -> Bytes {
+    pub(crate) async fn chunk(&self, name: &CStr, routine: Routine) -> Bytes {
         if let Some(chunk) = self.chunks.read().get(&routine) {
             return chunk.clone();
         }
@@ -851,21 +525,7 @@ impl Inner {
 
     /// Returns the error for an operation on all of the pool, or on the index of names, that ended with a negative code.
     pub(crate) fn index_failed(&self, code: i32) -> StoreError {
-        let Location { id, pool, .. } = &self.location;
-        match -code {
-            errno::ENOENT if !self.pool.exists() => self.pool_is_gone(),
-            errno::EPERM | errno::EACCES => {
-                let text = format!(
-                    "listing pool \"{pool}\": client.{id} may not do that: it needs at least the capabilities mon \
-                     'allow r' and osd 'allow r pool={pool}', with the namespace if they name one"
-                );
-                StoreError::new(ErrorKind::Denied, text)
-            }
-            _ => {
-                let why = std::io::Error::from_raw_os_error(-code);
-                StoreError::new(ErrorKind::Unavailable, format!("listing pool \"{pool}\": {why}"))
-            }
-        }
+        index_failed(code, self.pool.exists(), &self.location)
     }
 
     /// Returns a token that no change of any client has.

@@ -16,6 +16,7 @@ mod follow;
 mod message;
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -33,6 +34,7 @@ use tokio::task::JoinSet;
 use self::follow::Join;
 pub(crate) use self::message::Link;
 use crate::error::{Attempt, errno, failed};
+use crate::mark::Marker;
 use crate::name::object_name;
 use crate::read::pool_is_there;
 use crate::store::Tokens;
@@ -66,6 +68,7 @@ struct Shared {
     location: Location,
     /// The stamps of headers whose mark is set or cleared.
     tokens: Tokens,
+    marker: Arc<Marker>,
     hub: Hub,
     /// The way to whoever follows an object, for those who join in.
     followed: Mutex<HashMap<ObjectId, mpsc::UnboundedSender<Join>>>,
@@ -77,11 +80,12 @@ struct Shared {
 }
 
 impl Watching {
-    pub(crate) fn new(pool: Pool, location: &Location) -> Self {
+    pub(crate) fn new(pool: Pool, location: &Location, marker: Arc<Marker>) -> Self {
         let shared = Shared {
             pool,
             location: location.clone(),
             tokens: Tokens::new(),
+            marker,
             hub: Hub::default(),
             followed: Mutex::default(),
             unannounced: Mutex::default(),
@@ -153,6 +157,16 @@ impl Watching {
             tracing::debug!(%object, %error, "a change is not announced");
             self.shared.unannounced.lock().remove(object);
         }
+    }
+
+    /// Asks those who watch an object whether they are there. They may be there although none answers: then they notice that their
+    /// watch has ended.
+    pub(crate) async fn has_watchers(&self, name: &CStr) -> bool {
+        const SECONDS: u64 = 2;
+        let completed = self.shared.pool.notify(name, &message::changes(&[]), SECONDS).await;
+        let answer = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
+        let answers = message::answers(0, answer.unwrap_or_default());
+        completed.code < 0 || answers.is_none_or(|answers| answers.connections > 0)
     }
 
     fn run(&self, job: Job) -> Result<(), StoreError> {

@@ -20,6 +20,7 @@ use nacre_object::{
 };
 
 use crate::cache::ObjectCache;
+use crate::floor::Floor;
 use crate::name::{extent_key, keyed};
 use crate::native::HEADER;
 use crate::record::{Author, ForkRecord, Header, Placed, Token, encode_attribute, encode_key};
@@ -112,13 +113,15 @@ impl Run {
 }
 
 impl NativeWrite {
-    fn new(before: Option<Header>, stamp: u64, token: Token) -> Self {
+    /// Creates a write that relies on a header; or, where that stands for an object without a trace, on there being none.
+    fn new(stood: Header, stamp: u64, token: Token) -> Self {
+        let before = (!stood.is_absent()).then_some(stood);
         let after = Header {
             exists: true,
             existed: before.is_some(),
             version: stamp,
             author: Author::Token(token),
-            ..before.unwrap_or_default()
+            ..stood
         };
         let (forks, runs, answers) = (Vec::new(), Vec::new(), Vec::new());
         Self { before, after, answers, forks, runs, keys: BTreeMap::new(), attributes: BTreeMap::new() }
@@ -220,6 +223,11 @@ impl NativeWrite {
         let version = self.after.version;
         self.keys.insert(key.clone(), value.map(|value| Versioned { value: value.clone(), version }));
         (self.keys.len() <= KEYS_MAX).then_some(())
+    }
+
+    /// Returns whether a header is the one that this write leaves, by its token.
+    pub(crate) fn has_left(&self, header: &Header) -> bool {
+        header.author == self.after.author
     }
 
     /// Sends the write: a few steps, one operation.
@@ -352,7 +360,7 @@ fn answer(read: &ReadOp, known: &ObjectCache, header: &Header) -> Option<Answer>
 pub(crate) fn plan(transaction: &Transaction, known: &ObjectCache, token: Token) -> Option<NativeWrite> {
     let header = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
     let stamp = judge(transaction, known, &header)?;
-    let mut write = NativeWrite::new(Some(header), stamp, token);
+    let mut write = NativeWrite::new(header, stamp, token);
     let answers = transaction.reads.iter().map(|read| answer(read, known, &header));
     write.answers = answers.collect::<Option<_>>()?;
     for op in &transaction.writes {
@@ -378,21 +386,24 @@ pub(crate) fn plan(transaction: &Transaction, known: &ObjectCache, token: Token)
 }
 
 /// Returns the native form of a transaction that makes an object of which there is no trace, if it has one. The index of names
-/// must have a mark of it; the token must be its own, and never be used again.
-pub(crate) fn plan_first(transaction: &Transaction, token: Token) -> Option<NativeWrite> {
+/// must have a mark of it, which stands for the floor; the token must be its own, and never be used again.
+pub(crate) fn plan_first(transaction: &Transaction, token: Token, floor: Floor) -> Option<NativeWrite> {
     if !transaction.reads.is_empty() {
         return None;
     }
-    let mut stamp = 1;
+    let Floor { shown, start } = floor;
+    let mut stamp = start + 1;
     for guard in &transaction.guards {
         let holds = match guard {
-            // Nothing is fenced, and everything has version 0.
-            Guard::Absent | Guard::Fence { .. } | Guard::Region { .. } => true,
+            // Nothing is fenced, and everything has the version of the floor.
+            Guard::Absent | Guard::Fence { .. } => true,
+            Guard::Region { version, .. } => *version >= shown,
             Guard::Proposal { version, .. } => {
                 stamp = stamp.max(*version);
-                *version > 0
+                *version > shown
             }
-            Guard::Version { version } | Guard::KeyVersion { version, .. } => *version == 0,
+            Guard::Version { version } => *version == shown,
+            Guard::KeyVersion { version, .. } => *version == 0,
             Guard::Size { size, .. } => *size == 0,
             Guard::Key { check, .. } | Guard::Attribute { check, .. } => check.holds(None),
             Guard::Exists => false,
@@ -401,7 +412,7 @@ pub(crate) fn plan_first(transaction: &Transaction, token: Token) -> Option<Nati
             return None;
         }
     }
-    let mut write = NativeWrite::new(None, stamp, token);
+    let mut write = NativeWrite::new(Header::absent(shown), stamp, token);
     let none = |fork: &Fork| ForkRecord::none(&keyed(Some(b'f'), fork.as_bytes()));
     for op in &transaction.writes {
         match op {

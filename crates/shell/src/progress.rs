@@ -48,13 +48,23 @@ impl Bar {
         Self { bar, begun: Instant::now(), shown: false }
     }
 
+    /// Creates a bar over a number of entries that is not known yet.
+    pub fn entries() -> Self {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {per_sec} {eta}")
+        {
+            bar.set_style(style);
+        }
+        Self { bar, begun: Instant::now(), shown: false }
+    }
+
     /// Adds to the number of bytes done.
     pub fn add(&mut self, bytes: u64) {
         self.bar.inc(bytes);
         self.show();
     }
 
-    /// Sets the number of bytes done, and the total.
+    /// Sets the number of bytes or entries done, and the total.
     pub fn set(&mut self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done);

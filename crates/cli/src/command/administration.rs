@@ -1,6 +1,7 @@
-//! `nacre info`, `nacre scrub` and `nacre compact`: the commands on a store as a whole, in all its parts.
+//! `nacre info`, `nacre scrub`, `nacre compact` and `nacre purge`: the commands on a store as a whole, in all its parts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use nacre::Report;
 use serde_json::{Map, Value, json};
@@ -35,6 +36,20 @@ pub struct ScrubArgs {
 #[derive(clap::Args, Debug)]
 pub struct CompactArgs {}
 
+/// Take away the versions that removed objects leave behind in a pool of a Ceph cluster
+///
+/// Other stores forget removed objects by themselves. Clients may go on meanwhile, but those of versions of Nacre without this
+/// command must never be used on the pool's namespace again: what they make could get versions that removed objects had.
+#[derive(clap::Args, Debug)]
+pub struct PurgeArgs {
+    /// Leave objects that were removed less than this time ago
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::parse_time)]
+    older_than: Duration,
+    /// Change nothing, and print what would be taken away
+    #[arg(long)]
+    dry_run: bool,
+}
+
 /// The number of regions that `nacre info --regions` shows.
 const REGIONS: usize = 50;
 
@@ -68,6 +83,17 @@ pub async fn info(session: &Context, args: InfoArgs) -> Result<(), Failure> {
 /// Runs `nacre compact`.
 pub async fn compact(session: &Context, _args: CompactArgs) -> Result<(), Failure> {
     let reports = session.open()?.compact().await?;
+    print(session, &reports)
+}
+
+/// Runs `nacre purge`.
+pub async fn purge(session: &Context, args: PurgeArgs) -> Result<(), Failure> {
+    let mut bar = Bar::entries();
+    let progress = move |part: Report| {
+        let number = |name: &str| part.report.get(name).and_then(Value::as_u64).unwrap_or_default();
+        bar.set(number("objects"), number("total_objects"));
+    };
+    let reports = session.open()?.purge(args.older_than, args.dry_run, progress).await?;
     print(session, &reports)
 }
 

@@ -88,7 +88,7 @@ impl Shared {
     /// meanwhile sets the mark again.
     async fn unmark(&self, object: &ObjectId, name: &CStr) {
         let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
-        let Ok((before, _)) = header_of(&self.pool, &self.location, object, completed) else { return };
+        let Ok((before, _)) = header_of(&self.pool, &self.location, object, completed, 0) else { return };
         if !before.watched {
             return;
         }

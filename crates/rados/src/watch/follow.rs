@@ -499,28 +499,44 @@ impl Follower {
     }
 
     async fn read(&self) -> Result<Header, Failure> {
-        let Shared { pool, location, .. } = &*self.shared;
+        let Shared { pool, location, marker, .. } = &*self.shared;
+        // The floor of before the look: an earlier one than that of now does no harm, a later one might.
+        let floor = marker.floor(&self.object).shown;
         let completed = pool.read(&self.name, &[ReadStep::Xattrs], 0).await;
         let code = completed.code;
-        let found = header_of(pool, location, &self.object, completed);
+        let found = header_of(pool, location, &self.object, completed, floor);
         found.map(|(header, _)| header).map_err(|error| Failure::new(code, error))
     }
 
-    /// Has the object's header say that it is watched. One that never existed gets a header by that, which says nothing else.
-    /// Returns the version.
+    /// Has the object's header say that it is watched. One of which there is no trace gets a header by that, which says nothing else
+    /// but the floor. Returns the version.
     async fn mark(&self) -> Result<u64, Failure> {
-        let Shared { pool, location, tokens, .. } = &*self.shared;
+        let Shared { pool, location, tokens, marker, .. } = &*self.shared;
         let mut header = self.read().await?;
         for _ in 0..ATTEMPTS_MAX {
             if header.watched {
                 return Ok(header.version);
             }
+            let is_new = header.is_absent();
+            // Whoever makes a header knows the floor by a mark in the index, whatever the header says.
+            let mut mark = None;
+            if is_new {
+                let set = marker.mark(&self.object).await.map_err(|error| {
+                    let code = if error.kind == ErrorKind::Denied { -errno::EPERM } else { -errno::EIO };
+                    Failure::new(code, error)
+                })?;
+                header = Header::absent(set.floor.shown);
+                mark = Some(set);
+            }
             let marked = Header { watched: true, author: Author::Token(tokens.next()), ..header };
             let (before, after) = (header.encode(), marked.encode());
-            let is_new = header == Header::default();
             let condition = if is_new { WriteStep::CreateNew } else { WriteStep::IfXattr(HEADER, &before) };
             let steps = [condition, WriteStep::SetXattr(HEADER, &after)];
             let code = pool.write(&self.name, &steps, flag::FULL_TRY).await.code;
+            // Where the outcome is not known, the mark is left to the listings.
+            if let Some(mark) = mark.filter(|_| code != -errno::ETIMEDOUT) {
+                marker.unmark(&mark);
+            }
             match -code {
                 code if code <= 0 => return Ok(header.version),
                 errno::ECANCELED | errno::EEXIST | errno::ENOENT => {}
