@@ -85,7 +85,24 @@ impl StoreRegistry {
         outcome.map_err(|error| error.context(format_args!("cannot use the classes in \"{CLASSES_OBJECT}\"")))
     }
 
+    /// Returns the classes as they were last seen, if they are still current.
+    pub(crate) async fn current(&self) -> Result<Option<Arc<Catalogue>>, StoreError> {
+        let seen = self.seen.lock().clone();
+        if seen.epoch == 0 {
+            return Ok(None);
+        }
+        // On Ceph a read of this alone takes no script, as a guard would.
+        match self.apply(Transaction::new().read(ReadOp::Stat)).await? {
+            Outcome::Done(done) if done.version == seen.epoch => Ok(Some(seen)),
+            _ => Ok(None),
+        }
+    }
+
     async fn load(&self) -> Result<Arc<Catalogue>, StoreError> {
+        // Nothing has changed since the last time, as a rule.
+        if let Some(current) = self.current().await? {
+            return Ok(current);
+        }
         let seen = self.seen.lock().clone();
         'again: loop {
             let mut classes = BTreeMap::new();
@@ -96,19 +113,8 @@ impl StoreRegistry {
                 let read =
                     ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let mut transaction = Transaction::new();
-                match epoch {
-                    // Nothing has changed since the last time, as a rule. On Ceph a read of this alone takes no script, as a guard
-                    // would.
-                    None if seen.epoch > 0 => {
-                        let stat = Transaction::new().read(ReadOp::Stat);
-                        if let Outcome::Done(done) = self.apply(stat).await?
-                            && done.version == seen.epoch
-                        {
-                            return Ok(seen);
-                        }
-                    }
-                    None => {}
-                    Some(version) => transaction = transaction.guard(Guard::Version { version }),
+                if let Some(version) = epoch {
+                    transaction = transaction.guard(Guard::Version { version });
                 }
                 let Outcome::Done(done) = self.apply(transaction.read(read)).await? else { continue 'again };
                 epoch = Some(done.version);

@@ -40,6 +40,9 @@ const HABIT_READS_MAX: usize = 64;
 /// The maximum number of methods in each part.
 const HABITS_MAX: usize = 1024;
 
+/// The memory with which a machine for [`Place::Connection`] is not kept, in bytes.
+const SHORT_MACHINE_BYTES: usize = 8 << 20;
+
 /// The outcome of a call that took effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Called {
@@ -112,7 +115,8 @@ struct Turn {
 pub(crate) enum Place {
     /// A thread that may be held up.
     Thread,
-    /// A thread that others wait for: the machines are those that no long method occupies.
+    /// A thread that others wait for: the machines are those that no long method occupies. No turn is taken there: a connection whose
+    /// peer reads nothing does not go on, and would hold up all others. A call that should take one is [`CallError::Contended`].
     Connection,
 }
 
@@ -186,6 +190,9 @@ impl Runtime {
         for attempt in 1..=ATTEMPTS_MAX {
             // Whoever comes while others take turns stands in line too.
             if mine.is_none() && (attempt > CONFLICTS_MIN || turn.calls.load(Ordering::Relaxed) > 0) {
+                if place == Place::Connection {
+                    return Err(contended(request, attempt - 1));
+                }
                 mine = Some(Waiting::new(turn));
             }
             let _turn = match &mine {
@@ -211,12 +218,7 @@ impl Runtime {
                 Attempt::Refused(again) => reads = again,
             }
         }
-        Err(CallError::Contended {
-            object: request.object.clone(),
-            class: request.class.to_owned(),
-            method: request.method.to_owned(),
-            attempts: ATTEMPTS_MAX,
-        })
+        Err(contended(request, ATTEMPTS_MAX))
     }
 
     async fn attempt(
@@ -252,7 +254,9 @@ impl Runtime {
                 // A machine that ran out of something may be large, or in the middle of anything.
                 let keep =
                     !matches!(&done.1, Ended::Fatal(fatal) if *fatal != Fatal::Missing) && !vm.is_bloated();
-                (done, keep)
+                // The garbage of a large one takes long to collect.
+                let is_quick = place == Place::Thread || vm.used() <= SHORT_MACHINE_BYTES;
+                (done, keep && is_quick)
             });
             match ended {
                 Ended::Returned(result) => break (call, result, instructions),
@@ -515,6 +519,15 @@ fn is_whole(read: &ReadOp, answer: &Answer) -> bool {
         }
         (_, Answer::Keys(page)) => !page.more,
         _ => true,
+    }
+}
+
+fn contended(request: &Request<'_>, attempts: u32) -> CallError {
+    CallError::Contended {
+        object: request.object.clone(),
+        class: request.class.to_owned(),
+        method: request.method.to_owned(),
+        attempts,
     }
 }
 

@@ -417,6 +417,11 @@ impl Vm {
         self.host.small_bytes() > self.floor + SPARE_BYTES_MAX
     }
 
+    /// Returns the bytes that it uses, garbage among them.
+    pub fn used(&self) -> usize {
+        self.host.used()
+    }
+
     /// Collects all garbage.
     fn collect(&mut self) {
         // SAFETY: no function runs. Nothing has a finalizer.

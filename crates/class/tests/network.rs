@@ -28,6 +28,8 @@ function fill(input, output) output:append(string.rep('x', tonumber(input:str())
 objclass.register(fill, { writes = false })
 function hang() while true do end end
 objclass.register(hang)
+function loop(input, output) for _ = 1, tonumber(input:str()) do end output:append('done') end
+objclass.register(loop, { writes = false })
 function refuse(input, output) output:append('so far') nacre.fail(objclass.EBUSY, 'come back later') end
 objclass.register(refuse)
 ";
@@ -222,6 +224,53 @@ async fn callers_may_tighten_bounds_and_not_widen_them() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn bounds_that_one_caller_tightens_hold_up_no_other() {
+    let host = Daemon::start(2);
+    host.put(TEXT, Bounds { instructions: u64::MAX, ..unhurried() });
+    let (links, honest, object) = ([host.link(), host.link()], host.link(), object("object"));
+    // A pause of the machine sends a call to the threads: once, there is none.
+    for round in 1..=5 {
+        // The classes are loaded after the first one, and a pause before is forgotten after the last one.
+        for _ in 0..110 {
+            assert_eq!(make(&honest, &object, "loop", "1").await.unwrap().output, "done");
+        }
+        let bounds = Some(Bounds { instructions: 2000, ..Bounds::MAX });
+        let tight = Request { bounds, ..Request::new(&object, "test", "loop").input("5000") };
+        match call(honest.clone(), &tight).await.unwrap_err() {
+            CallError::Exceeded { bound: Bound::Instructions, bounds, .. } => {
+                assert_eq!(bounds.instructions, 2000);
+            }
+            other => panic!("{other:?}"),
+        }
+        let before = host.runner.counts().stopped;
+        // They take both threads.
+        let hangs = join_all(links.iter().map(|link| hang(link, &object, Duration::from_secs(2))));
+        let short = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert_eq!(make(&honest, &object, "loop", "1").await.unwrap().output, "done");
+            host.runner.counts().stopped
+        };
+        let (_, stopped) = futures::join!(hangs, short);
+        if stopped == before {
+            return;
+        }
+        assert!(round < 5, "a short call waited for a thread each time");
+    }
+}
+
+#[tokio::test]
+async fn calls_that_one_connection_sends_at_once_are_all_made() {
+    let host = Daemon::start(4);
+    let (many, one, object) = (host.link(), host.link(), object("object"));
+    // All of them are short, and together take longer than one connection may have its thread at a stretch.
+    let all = join_all((0..2000).map(|_| make(&many, &object, "loop", "2000")));
+    let other = make(&one, &object, "loop", "1");
+    let (all, other) = futures::join!(all, other);
+    assert_eq!(other.unwrap().output, "done");
+    assert!(all.into_iter().all(|called| called.unwrap().output == "done"));
 }
 
 #[tokio::test]

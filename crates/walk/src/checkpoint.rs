@@ -154,13 +154,22 @@ pub fn save(path: &Path, saved: &Saved<'_>) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Creates the file that becomes a checkpoint, in place of one that a save which was killed has left, and locks it.
+/// Creates the file that becomes a checkpoint, in place of one that a save which was killed has left, and locks it. It is always a new
+/// one: what is there may belong to somebody else, or have other names.
 fn begin(partial: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     loop {
-        let file = options.open(partial)?;
+        let created = options.clone().create_new(true).open(partial);
+        let (file, is_new) = match created {
+            Ok(file) => (file, true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match options.open(partial) {
+                Ok(file) => (file, false),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        };
         // Not every file system has locks.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(io::Error::other("another walk is writing it"));
@@ -168,18 +177,20 @@ fn begin(partial: &Path) -> io::Result<File> {
         let about = file.metadata()?;
         match partial.symlink_metadata() {
             Ok(named) if (named.dev(), named.ino()) == (about.dev(), about.ino()) => {}
-            // Whoever had the lock has given it the checkpoint's name meanwhile.
+            // Whoever had the lock has given it the checkpoint's name meanwhile, or removed it.
             Ok(_) => continue,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
+        }
+        if is_new {
+            return Ok(file);
         }
         if !about.is_file() || !is_part(&file)? {
             let sentence =
                 "it is no part of a checkpoint, and is not replaced; remove it, or give another name";
             return Err(io::Error::other(sentence));
         }
-        file.set_len(0)?;
-        return Ok(file);
+        std::fs::remove_file(partial)?;
     }
 }
 
@@ -574,6 +585,13 @@ mod tests {
             let error = save(&path, &saved).unwrap_err().to_string();
             assert!(error.contains("state.partial") && error.contains(why), "{error}");
         };
+        // What is left may have another name, under which it stays as it is.
+        let kept = folder.path().join("kept");
+        std::fs::write(&kept, MAGIC).unwrap();
+        std::fs::hard_link(&kept, &partial).unwrap();
+        save(&path, &saved).unwrap();
+        assert_eq!(std::fs::read(&kept).unwrap(), MAGIC);
+        std::fs::remove_file(&kept).unwrap();
         // Another walk.
         let other = begin(&partial).unwrap();
         cannot_save("another walk");

@@ -2,7 +2,7 @@
 //!
 //! Handing a call to another thread and back costs more than most methods take, so a call runs on the connection's thread at first,
 //! for a few instructions only. If they do not suffice, nothing has happened yet: the call runs again on a thread for long methods, and
-//! later calls of the method begin there. So a method that runs for as long as its bounds allow holds up neither transactions
+//! the next calls of the method begin there. So a method that runs for as long as its bounds allow holds up neither transactions
 //! nor, as long as a thread is left, other calls; and one connection has at most half of the threads.
 
 use std::collections::HashMap;
@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::executor::{ThreadPool, ThreadPoolBuilder};
@@ -41,6 +42,18 @@ const UNUSUAL_MAX: usize = 4096;
 const SHORT_INSTRUCTIONS: u64 = 10_000;
 /// The bytes that it may allocate there. Longer strings take time that is no instructions.
 const SHORT_BYTES: u64 = 512 << 10;
+/// The time that it may run there: a few instructions can take long, too.
+const SHORT_WALL: Duration = Duration::from_millis(5);
+/// The reads that it may make there, after each of which it runs anew.
+const SHORT_READS: u32 = 64;
+/// The length of its class's text, which may have to be compiled first, in bytes.
+const SHORT_TEXT_BYTES: usize = 32 << 10;
+/// The number of calls of a connection that may be under way there: each has memory while it waits for the store.
+const SHORT_CALLS: usize = 64;
+/// The number of calls after which a method that was long is tried there again.
+const LONG_CALLS: u32 = 100;
+/// The time that the calls of a connection run at a stretch while other connections of the thread wait.
+const SLICE: Duration = Duration::from_micros(500);
 
 /// The parts that a server's classes need.
 #[derive(derive_more::Debug)]
@@ -85,14 +98,15 @@ struct Shared {
 struct Unusual {
     /// The bytes to reserve for its output.
     output_bytes: u64,
-    /// True if it takes more than a method may on the thread of its connection.
-    is_long: bool,
+    /// The number of its next calls that begin on the threads, since one took more than it may on the thread of its connection. Another
+    /// input, or a pause of the machine, may have been the reason.
+    long_calls: u32,
 }
 
 impl Default for Unusual {
     /// Returns what is taken for granted of a method that is not known.
     fn default() -> Self {
-        Self { output_bytes: OUTPUT_BYTES, is_long: false }
+        Self { output_bytes: OUTPUT_BYTES, long_calls: 0 }
     }
 }
 
@@ -226,8 +240,36 @@ pub struct ClassService {
 #[derive(derive_more::Debug)]
 #[debug("ClassConnection")]
 pub struct ClassConnection {
-    /// The permits to run a method.
+    /// The permits to run a method on the threads.
     calls: Arc<Semaphore>,
+    /// The permits to run one on the thread of the connection.
+    short: Arc<Semaphore>,
+    slice: Arc<Slice>,
+}
+
+/// The time that calls of a connection have run since others of its thread had their turn, and how many of them were put off since it
+/// was used up.
+#[derive(Debug, Default)]
+pub struct Slice(Mutex<(Duration, u32)>);
+
+impl Slice {
+    /// Returns whether a call is to be put off, so that others get their turn.
+    fn is_over(&self) -> bool {
+        let mut slice = self.0.lock();
+        if slice.0 < SLICE {
+            return false;
+        }
+        slice.1 += 1;
+        // A set of futures gives way once two of them have.
+        if slice.1 >= 2 {
+            *slice = Default::default();
+        }
+        true
+    }
+
+    fn add(&self, time: Duration) {
+        self.0.lock().0 += time;
+    }
 }
 
 /// The end of a call.
@@ -249,7 +291,7 @@ type Slot = Arc<Mutex<Option<Received>>>;
 #[debug("Pending")]
 pub enum Pending {
     /// A call that runs where this is polled, and goes to the threads only if it is long.
-    Here(Pin<Box<dyn Future<Output = Finished> + Send>>),
+    Here(Arc<Slice>, Pin<Box<dyn Future<Output = Finished> + Send>>),
     /// A call that runs on the threads, or waits for one.
     Elsewhere(Slot, RemoteHandle<Finished>),
 }
@@ -259,7 +301,16 @@ impl Future for Pending {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
         match &mut *self {
-            Pending::Here(call) => call.poll_unpin(context),
+            Pending::Here(slice, call) => {
+                if slice.is_over() {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                let begun = Instant::now();
+                let polled = call.poll_unpin(context);
+                slice.add(begun.elapsed());
+                polled
+            }
             Pending::Elsewhere(_, finished) => finished.poll_unpin(context),
         }
     }
@@ -275,13 +326,16 @@ impl Drop for Pending {
 }
 
 impl Shared {
-    /// Returns what is known of a method.
+    /// Returns what is known of a method that is called.
     fn unusual(&self, received: &Received) -> Unusual {
-        let unusual = self.unusual.lock();
+        let mut unusual = self.unusual.lock();
         if unusual.is_empty() {
             return Unusual::default();
         }
-        unusual.get(&self.key(received)).copied().unwrap_or_default()
+        let Some(known) = unusual.get_mut(&self.key(received)) else { return Unusual::default() };
+        let found = *known;
+        known.long_calls = found.long_calls.saturating_sub(1);
+        found
     }
 
     /// Notes how a method is not as most are.
@@ -315,17 +369,33 @@ impl Shared {
     }
 
     async fn attempt(&self, received: &Received, reserved: u64, place: Place) -> Option<Finished> {
-        let catalogue = match self.registry.catalogue().await {
-            Ok(catalogue) => catalogue,
+        let is_here = place == Place::Connection;
+        let catalogue = match is_here {
+            true => self.registry.current().await,
+            false => self.registry.catalogue().await.map(Some),
+        };
+        let catalogue = match catalogue {
+            Ok(Some(catalogue)) => catalogue,
+            // The threads load what has changed, which may be much.
+            Ok(None) => return None,
             Err(error) => return Some(Finished::Ended(Err(error.into()))),
         };
+        let class = catalogue.classes.get(&received.class);
+        if is_here && class.is_some_and(|class| class.text.len() > SHORT_TEXT_BYTES) {
+            return None;
+        }
         // Callers may tighten a class's bounds, not widen them: the server is not theirs alone.
-        let own = catalogue.classes.get(&received.class).map_or_else(Bounds::default, |class| class.bounds);
+        let own = class.map_or_else(Bounds::default, |class| class.bounds);
         let bounds = received.bounds.map_or(own, |wanted| wanted.within(own));
         let mut limits = Bounds { output_bytes: bounds.output_bytes.min(reserved), ..bounds };
-        if place == Place::Connection {
-            limits.instructions = limits.instructions.min(SHORT_INSTRUCTIONS);
-            limits.memory_bytes = limits.memory_bytes.min(SHORT_BYTES);
+        if is_here {
+            limits = limits.within(Bounds {
+                instructions: SHORT_INSTRUCTIONS,
+                memory_bytes: SHORT_BYTES,
+                wall: SHORT_WALL,
+                reads: SHORT_READS,
+                ..limits
+            });
         }
         let mut request = received.request();
         request.bounds = Some(limits);
@@ -334,15 +404,30 @@ impl Shared {
                 self.note(received, |unusual| unusual.output_bytes = own.output_bytes);
                 Some(Finished::Again)
             }
+            // It takes its turn on the threads.
+            Err(CallError::Contended { .. }) if is_here => None,
             // What it did is undone, and its bounds are the class's on the threads.
-            Err(CallError::Exceeded { bound: Bound::Instructions | Bound::Memory | Bound::Wall, .. })
-                if place == Place::Connection =>
-            {
-                self.note(received, |unusual| unusual.is_long = true);
+            Err(CallError::Exceeded { bound, .. }) if is_here && is_tighter(bound, &limits, &bounds) => {
+                self.note(received, |unusual| unusual.long_calls = LONG_CALLS);
                 None
+            }
+            Err(CallError::Exceeded { object, class, method, bound, .. }) => {
+                let bounds = Box::new(bounds);
+                Some(Finished::Ended(Err(CallError::Exceeded { object, class, method, bound, bounds })))
             }
             result => Some(Finished::Ended(result)),
         }
+    }
+}
+
+/// Returns whether one of the bounds is tighter than another one.
+fn is_tighter(bound: Bound, bounds: &Bounds, than: &Bounds) -> bool {
+    match bound {
+        Bound::Instructions => bounds.instructions < than.instructions,
+        Bound::Memory => bounds.memory_bytes < than.memory_bytes,
+        Bound::Output => bounds.output_bytes < than.output_bytes,
+        Bound::Wall => bounds.wall < than.wall,
+        Bound::Reads => bounds.reads < than.reads,
     }
 }
 
@@ -380,10 +465,13 @@ impl Threads {
     }
 
     /// Makes a call where this is polled, or on a thread if it is long.
-    async fn begin(self, received: Received, reserved: u64) -> Finished {
+    async fn begin(self, short: Arc<Semaphore>, received: Received, reserved: u64) -> Finished {
+        // The semaphore is never closed.
+        let permit = short.acquire_owned().await;
         if let Some(finished) = self.shared.call(&received, reserved, Place::Connection).await {
             return finished;
         }
+        drop(permit);
         match self.take(received, reserved) {
             Ok(pending) => pending.await,
             Err(error) => Finished::Ended(Err(error.into())),
@@ -400,7 +488,11 @@ impl Service for ClassService {
     }
 
     fn open(&self, _peer: &Peer) -> ClassConnection {
-        ClassConnection { calls: Arc::new(Semaphore::new(self.calls_max)) }
+        ClassConnection {
+            calls: Arc::new(Semaphore::new(self.calls_max)),
+            short: Arc::new(Semaphore::new(SHORT_CALLS)),
+            slice: Arc::default(),
+        }
     }
 
     fn handle(
@@ -418,7 +510,7 @@ impl Service for ClassService {
                 let text = format!("object \"{}\" is kept by another member of the store", received.object);
                 return Err(StoreError::new(ErrorKind::Invalid, text));
             }
-            let Unusual { output_bytes: reserved, is_long } = self.shared.unusual(&received);
+            let Unusual { output_bytes: reserved, long_calls } = self.shared.unusual(&received);
             if !request.reserve(REPLY_BYTES + reserved as usize)? {
                 return Ok(None);
             }
@@ -427,9 +519,12 @@ impl Service for ClassService {
                 pool: self.pool.clone(),
                 calls: connection.calls.clone(),
             };
-            match is_long {
+            match long_calls > 0 {
                 true => threads.take(received, reserved).map(Some),
-                false => Ok(Some(Pending::Here(Box::pin(threads.begin(received, reserved))))),
+                false => {
+                    let call = threads.begin(connection.short.clone(), received, reserved);
+                    Ok(Some(Pending::Here(connection.slice.clone(), Box::pin(call))))
+                }
             }
         });
         match taken {

@@ -74,7 +74,10 @@ fn chunk(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let name = String::from_utf8_lossy(stack.bytes(1)?).into_owned();
     let class = stack.call(|call| call.catalogue.class(&name).cloned());
     let class = class.map_err(|error| Raise::Errno(errno::EOPNOTSUPP, error))?;
-    stack.charge(100)?;
+    // Otherwise a method could let one text after the other be compiled, for next to nothing.
+    let is_compiled = stack.host().compiled().contains_key(&class.id());
+    let compiling = if is_compiled { 0 } else { class.text.len() as u64 / 32 };
+    stack.charge(100 + compiling)?;
     stack.push_class(&class).map_err(Raise::Message)?;
     Ok(1)
 }

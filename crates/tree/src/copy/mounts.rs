@@ -28,7 +28,10 @@ pub fn unmounted() -> HashSet<Identity> {
     // What is mounted is not looked at: its server may not answer.
     let mounted: HashSet<PathBuf> = paths(&read("/proc/self/mountinfo"), 4).collect();
     let belonging = read("/etc/fstab");
-    paths(&belonging, 1).filter(|path| !mounted.contains(path)).filter_map(|path| bare(&path)).collect()
+    let absent = paths(&belonging, 1).filter(|path| !mounted.contains(path));
+    // What is mounted through a link is listed under the path behind it.
+    let absent = absent.filter_map(|path| path.canonicalize().ok()).filter(|path| !mounted.contains(path));
+    absent.filter_map(|path| bare(&path)).collect()
 }
 
 /// Returns the paths in this column of a table of mounts.
