@@ -262,6 +262,36 @@ impl Store {
         Rank::open(Arc::new(self.clone()), options).await
     }
 
+    /// Returns a handle on the same store that answers reads of directories and inodes of the namespace from memory, as far as its
+    /// servers promise to tell before any of that changes. It answers what the store would: each change that was acknowledged is
+    /// seen by every later read. A change by this handle or another one waits until nobody relies on what was before, for two
+    /// seconds at most if somebody cannot be reached.
+    ///
+    /// Clones of the handle share what they know; the handle that it was made from does not. Of a store without servers it is a handle
+    /// like any other.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::fs::Error> {
+    /// use nacre::fs::{Credentials, Ino, RankOptions};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let rank = store.caching().rank(RankOptions { create: true, ..Default::default() }).await?;
+    /// assert_eq!(rank.stat(Ino::ROOT).await?.ino, Ino::ROOT);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn caching(&self) -> Store {
+        match &self.opened {
+            #[cfg(feature = "servers")]
+            crate::engine::Opened::Remote(remote) => {
+                let objects = nacre_remote::LeasedStore::over(self.objects.clone(), remote.clone());
+                Store { objects: Arc::new(objects), ..self.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// Returns a handle on a sequencer of the namespace, which [`Creation::sequencer`] makes. Whether the user may use it is
     /// for the caller to ask ([`Rank::typed`]).
     ///
