@@ -173,7 +173,7 @@ fn counted(server: &Server, metric: &str) -> u64 {
 #[track_caller]
 fn look(root: &Path, name: &str) -> Option<fs::Metadata> {
     let mut last = None;
-    for _ in 0..4 {
+    for _ in 0..10 {
         last = match fs::symlink_metadata(root.join(name)) {
             Ok(found) => Some(found),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

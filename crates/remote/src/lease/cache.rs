@@ -4,6 +4,10 @@
 //! clock, and the answer is of the version that the object had when the lease was granted. The last makes the order irrelevant in
 //! which answers and leases arrive.
 //!
+//! An object is leased when it is read for the first time. Once it was changed, it is leased again after some reads without a change:
+//! after more of them each time that a lease was not worth it, and after fewer each time that it was. So a directory in which files
+//! are made costs no leases.
+//!
 //! Everything that is asked back, or changed by the client itself, gets a new *token*: an answer or a lease that is still on its way is
 //! then of no use any more.
 
@@ -25,8 +29,10 @@ const BYTES_MAX: usize = 64 << 20;
 const ANSWER_BYTES_MAX: usize = 128 << 10;
 /// The bytes that an answer takes besides those of keys and values, about.
 const ANSWER_OVERHEAD_BYTES: usize = 320;
-/// The number of reads without a change in between after which an object is leased again that was changed.
-const READS_BEFORE_LEASE: u32 = 2;
+/// The number of answers that make up for a lease that was asked back.
+const HITS_WORTH_A_LEASE: u32 = 3;
+/// The greatest number of reads without a change in between after which an object is leased again that was changed.
+const PATIENCE_MAX: u32 = 32;
 
 /// What a client has in its memory, and what it could answer from there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +101,10 @@ struct Entry {
     server: usize,
     phase: Phase,
     was_used: bool,
+    /// The number of answers under the present lease.
+    hits: u32,
+    /// The number of reads without a change in between after which it is leased again.
+    patience: u32,
     answers: HashMap<Vec<ReadOp>, Known>,
     bytes: usize,
 }
@@ -169,13 +179,12 @@ impl Cache {
             entry.was_used = true;
             match &mut entry.phase {
                 Phase::Held { session: own, .. } if *own == session => {
-                    return match entry.answers.get(reads) {
-                        Some(known) => Course::Known(known.done.clone()),
-                        None => Course::Learn(entry.token),
-                    };
+                    let Some(known) = entry.answers.get(reads) else { return Course::Learn(entry.token) };
+                    entry.hits = entry.hits.saturating_add(1);
+                    return Course::Known(known.done.clone());
                 }
                 Phase::Asked { session: own } if *own == session => return Course::Learn(entry.token),
-                Phase::Changed(count) if *count + 1 < READS_BEFORE_LEASE => {
+                Phase::Changed(count) if *count + 1 < entry.patience => {
                     *count += 1;
                     return Course::Pass;
                 }
@@ -191,7 +200,8 @@ impl Cache {
             }
             None => {
                 let (phase, answers) = (Phase::Asked { session }, HashMap::new());
-                let entry = Entry { token, server, phase, was_used: false, answers, bytes: 0 };
+                let (was_used, hits, patience, bytes) = (false, 0, 1, 0);
+                let entry = Entry { token, server, phase, was_used, hits, patience, answers, bytes };
                 self.entries.insert(object.clone(), entry);
                 self.order.push_back(object.clone());
             }
@@ -206,8 +216,7 @@ impl Cache {
         };
         if granted.number == 0 {
             // It is being changed.
-            self.counts.bytes -= entry.clear();
-            entry.phase = Phase::Changed(0);
+            self.counts.bytes -= entry.change(token);
             return true;
         }
         entry.phase = Phase::Held { session, number: granted.number, version: granted.version };
@@ -242,8 +251,7 @@ impl Cache {
         let token = self.token();
         let entry = self.entries.get_mut(object)?;
         let surplus = entry.surplus(object);
-        self.counts.bytes -= entry.clear();
-        (entry.token, entry.phase) = (token, Phase::Changed(0));
+        self.counts.bytes -= entry.change(token);
         surplus
     }
 
@@ -260,8 +268,7 @@ impl Cache {
             Phase::Changed(_) => false,
         };
         if concerned {
-            self.counts.bytes -= entry.clear();
-            (entry.token, entry.phase) = (token, Phase::Changed(0));
+            self.counts.bytes -= entry.change(token);
         }
     }
 
@@ -293,17 +300,30 @@ impl Entry {
     /// Forgets all answers. Returns their bytes.
     fn clear(&mut self) -> usize {
         self.answers = HashMap::new();
+        self.hits = 0;
         std::mem::take(&mut self.bytes)
     }
 
-    /// Returns the lease that the entry has.
-    fn surplus(&self, object: &ObjectId) -> Option<Surplus> {
-        match self.phase {
-            Phase::Held { session, number, .. } => {
-                Some(Surplus { server: self.server, session, object: object.clone(), number })
-            }
-            _ => None,
+    /// Forgets everything, because the object changes; what is under way has another token. Returns the bytes of the answers.
+    fn change(&mut self, token: u64) -> usize {
+        if !matches!(self.phase, Phase::Changed(_)) {
+            self.patience = match self.hits >= HITS_WORTH_A_LEASE {
+                true => (self.patience / 2).max(1),
+                false => (self.patience * 2).min(PATIENCE_MAX),
+            };
         }
+        (self.token, self.phase) = (token, Phase::Changed(0));
+        self.clear()
+    }
+
+    /// Returns the lease that the entry has; number 0 if it was asked for and its number is not known yet.
+    fn surplus(&self, object: &ObjectId) -> Option<Surplus> {
+        let (session, number) = match self.phase {
+            Phase::Held { session, number, .. } => (session, number),
+            Phase::Asked { session } => (session, 0),
+            Phase::Changed(_) => return None,
+        };
+        Some(Surplus { server: self.server, session, object: object.clone(), number })
     }
 }
 
@@ -500,6 +520,42 @@ mod tests {
         }
         assert_eq!(cache.look(0, &o, &reads("k"), at(0)), Course::Pass);
         asked(cache.look(0, &o, &reads("k"), at(0)));
+    }
+
+    #[test]
+    fn an_object_is_leased_later_the_less_its_leases_were_worth() {
+        let (mut cache, o) = (cache(), object("o"));
+        // Each time, the number of reads until it is leased, and the number of those that are answered then.
+        let mut round = |hits: u32| {
+            let mut count = 1;
+            let token = loop {
+                match cache.look(0, &o, &reads("k"), at(0)) {
+                    Course::Ask { token, .. } => break token,
+                    Course::Pass => count += 1,
+                    other => panic!("{other:?}"),
+                }
+            };
+            cache.learn(&o, token, &reads("k"), &done(1, "v"));
+            assert!(cache.granted(&o, token, 7, granted(1, 1)));
+            for _ in 0..hits {
+                assert!(matches!(cache.look(0, &o, &reads("k"), at(0)), Course::Known(_)));
+            }
+            cache.forget(&o);
+            count
+        };
+        let wasted: Vec<u32> = (0..8).map(|_| round(HITS_WORTH_A_LEASE - 1)).collect();
+        assert_eq!(wasted, [1, 2, 4, 8, 16, 32, 32, 32]);
+        let worth: Vec<u32> = (0..7).map(|_| round(HITS_WORTH_A_LEASE)).collect();
+        assert_eq!(worth, [32, 16, 8, 4, 2, 1, 1]);
+    }
+
+    #[test]
+    fn a_lease_that_is_not_there_yet_is_given_back_too() {
+        let (mut cache, o) = (cache(), object("o"));
+        let token = asked(cache.look(0, &o, &reads("k"), at(0)));
+        let lease = Surplus { server: 0, session: 7, object: o.clone(), number: 0 };
+        assert_eq!(cache.forget(&o), Some(lease));
+        assert!(!cache.granted(&o, token, 7, granted(1, 4)));
     }
 
     #[test]

@@ -218,10 +218,11 @@ impl LeaseTable {
         Some(number)
     }
 
-    /// Takes a lease back that a session gives up. One that it has no more changes nothing.
+    /// Takes a lease back that a session gives up; with number 0 whichever it has on the object. One that it has no more changes
+    /// nothing.
     pub fn give_back(&mut self, session: u64, object: &ObjectId, number: u64) {
         let Some(known) = self.sessions.get_mut(&session) else { return };
-        if known.leases.get(object) != Some(&number) {
+        if known.leases.get(object).is_none_or(|held| number != 0 && number != *held) {
             return;
         }
         known.leases.remove(object);
@@ -365,6 +366,18 @@ mod tests {
         table.give_back(session, &o, old);
         assert_eq!(table.counts().leases, 1);
         assert_eq!(table.begin_write(&o), [Revocation { session, number: new }]);
+    }
+
+    #[test]
+    fn a_lease_is_given_back_without_its_number() {
+        let (mut table, o) = (table(), object("o"));
+        let session = table.open(at(0)).unwrap();
+        table.give_back(session, &o, 0);
+        table.grant(session, &o, at(0)).unwrap();
+        table.begin_write(&o);
+        table.give_back(session, &o, 0);
+        assert_eq!(table.blocked_until(&o, at(0)), None);
+        assert_eq!(table.renew(session, at(0)), Renewal::Renewed);
     }
 
     #[test]
