@@ -9,7 +9,7 @@
 //! are made costs no leases.
 //!
 //! Everything that is asked back, or changed by the client itself, gets a new *token*: an answer or a lease that is still on its way is
-//! then of no use any more.
+//! then of no use any more. The token under which a lease is asked for is the lease's number.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -116,7 +116,7 @@ enum Phase {
     /// A lease was asked for in a session.
     Asked { session: u64 },
     /// A lease is held.
-    Held { session: u64, number: u64, version: u64 },
+    Held { session: u64, version: u64 },
 }
 
 #[derive(Debug)]
@@ -219,7 +219,7 @@ impl Cache {
             self.counts.bytes -= entry.change(token);
             return true;
         }
-        entry.phase = Phase::Held { session, number: granted.number, version: granted.version };
+        entry.phase = Phase::Held { session, version: granted.version };
         let mut dropped = 0;
         entry.answers.retain(|_, known| {
             let is_current = known.done.version == granted.version;
@@ -260,14 +260,12 @@ impl Cache {
         self.counts.revoked += 1;
         let token = self.token();
         let Some(entry) = self.entries.get_mut(object) else { return };
-        let concerned = match entry.phase {
-            // A later one may have been granted since this was asked for.
-            Phase::Held { session: own, number: held, .. } => own == session && held <= number,
-            // It may be the one that is asked back.
-            Phase::Asked { session: own } => own == session,
+        let is_leased = match entry.phase {
+            Phase::Held { session: own, .. } | Phase::Asked { session: own } => own == session,
             Phase::Changed(_) => false,
         };
-        if concerned {
+        // A later one may have been asked for since.
+        if is_leased && entry.token <= number {
             self.counts.bytes -= entry.change(token);
         }
     }
@@ -316,14 +314,14 @@ impl Entry {
         self.clear()
     }
 
-    /// Returns the lease that the entry has; number 0 if it was asked for and its number is not known yet.
+    /// Returns the lease that the entry has, or that was asked for.
     fn surplus(&self, object: &ObjectId) -> Option<Surplus> {
-        let (session, number) = match self.phase {
-            Phase::Held { session, number, .. } => (session, number),
-            Phase::Asked { session } => (session, 0),
-            Phase::Changed(_) => return None,
-        };
-        Some(Surplus { server: self.server, session, object: object.clone(), number })
+        match self.phase {
+            Phase::Held { session, .. } | Phase::Asked { session } => {
+                Some(Surplus { server: self.server, session, object: object.clone(), number: self.token })
+            }
+            Phase::Changed(_) => None,
+        }
     }
 }
 
@@ -489,7 +487,7 @@ mod tests {
         let (mut cache, o) = (cache(), object("o"));
         let token = asked(cache.look(0, &o, &reads("k"), at(0)));
         // The lease is asked back before it has come.
-        cache.revoke(&o, 7, 1);
+        cache.revoke(&o, 7, token);
         cache.learn(&o, token, &reads("k"), &done(4, "old"));
         assert!(!cache.granted(&o, token, 7, granted(1, 4)), "it is to be given back");
         assert_eq!(cache.look(0, &o, &reads("k"), at(0)), Course::Pass);
@@ -497,9 +495,9 @@ mod tests {
         assert!(cache.granted(&o, token, 7, granted(3, 5)));
         cache.learn(&o, token, &reads("k"), &done(5, "new"));
         // A request that was for an earlier lease.
-        cache.revoke(&o, 7, 1);
+        cache.revoke(&o, 7, token - 1);
         assert_eq!(cache.look(0, &o, &reads("k"), at(0)), Course::Known(done(5, "new")));
-        cache.revoke(&o, 7, 3);
+        cache.revoke(&o, 7, token);
         assert_eq!(cache.look(0, &o, &reads("k"), at(0)), Course::Pass);
         assert_eq!(cache.counts().revoked, 3);
     }
@@ -511,7 +509,7 @@ mod tests {
         let token = asked(cache.look(0, &o, &reads("k"), at(0)));
         cache.granted(&o, token, 7, granted(1, 4));
         cache.learn(&o, token, &reads("k"), &done(4, "v"));
-        let lease = Surplus { server: 0, session: 7, object: o.clone(), number: 1 };
+        let lease = Surplus { server: 0, session: 7, object: o.clone(), number: token };
         assert_eq!(cache.forget(&o), Some(lease));
         cache.learn(&o, token, &reads("k"), &done(4, "v"));
         for _ in 0..10 {
@@ -553,7 +551,7 @@ mod tests {
     fn a_lease_that_is_not_there_yet_is_given_back_too() {
         let (mut cache, o) = (cache(), object("o"));
         let token = asked(cache.look(0, &o, &reads("k"), at(0)));
-        let lease = Surplus { server: 0, session: 7, object: o.clone(), number: 0 };
+        let lease = Surplus { server: 0, session: 7, object: o.clone(), number: token };
         assert_eq!(cache.forget(&o), Some(lease));
         assert!(!cache.granted(&o, token, 7, granted(1, 4)));
     }

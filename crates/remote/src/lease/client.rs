@@ -118,7 +118,7 @@ impl LeasedStore {
                 drop(state);
                 inner.give_back(surplus);
                 // It may have been evicted itself: then the lease is given back.
-                inner.ask(link, Leasing { session, object: object.clone() }, token);
+                inner.ask(link, Leasing { session, number: token, object: object.clone() });
                 token
             }
         };
@@ -173,8 +173,9 @@ impl Inner {
     }
 
     /// Asks for a lease.
-    fn ask(self: &Arc<Self>, link: Arc<Link>, leasing: Leasing, token: u64) {
-        let (inner, session, object) = (Arc::downgrade(self), leasing.session, leasing.object.clone());
+    fn ask(self: &Arc<Self>, link: Arc<Link>, leasing: Leasing) {
+        let inner = Arc::downgrade(self);
+        let Leasing { session, number, object } = leasing.clone();
         // Submitted here, so that it is on its way before the read whose answer it covers.
         let mut call = Call::start(link.clone(), leasing);
         let back = link.clone();
@@ -184,9 +185,9 @@ impl Inner {
                 _ => Granted::default(),
             };
             let Some(inner) = inner.upgrade() else { return };
-            let is_held = inner.state.lock().cache.granted(&object, token, session, granted);
+            let is_held = inner.state.lock().cache.granted(&object, number, session, granted);
             if !is_held {
-                let leases = vec![(object, granted.number)];
+                let leases = vec![(object, number)];
                 post(&back, GivingBack { session, leases });
             }
         };

@@ -180,9 +180,9 @@ impl Leases {
         self.state.lock().table.renew(session, now)
     }
 
-    pub(super) fn grant(&self, session: u64, object: &ObjectId) -> Option<u64> {
+    pub(super) fn grant(&self, session: u64, object: &ObjectId, number: u64) -> bool {
         let now = self.now();
-        self.state.lock().table.grant(session, object, now)
+        self.state.lock().table.grant(session, object, number, now)
     }
 
     pub(super) fn give_back(&self, session: u64, leases: &[(ObjectId, u64)]) {

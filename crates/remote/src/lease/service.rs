@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures::future::{BoxFuture, FutureExt};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction};
+use nacre_object::{ErrorKind, ObjectStore, Outcome, ReadOp, StoreError, Transaction};
 use nacre_rpc::{Cursor, Handled, Incoming, Outbox, Peer, Service, control};
 
 use super::hold::Leases;
 use super::is_leasable;
-use super::wire::{self, Granted};
+use super::wire::{self, Granted, Leasing};
 use crate::members::Membership;
 
 /// The maximum number of sessions of a connection.
@@ -67,18 +67,19 @@ impl LeaseService {
         connection: &LeaseConnection,
         request: &Incoming<'_>,
     ) -> Result<BoxFuture<'static, Result<Granted, StoreError>>, StoreError> {
-        let wire::Leasing { session, object } = wire::get_lease(&request.body)?;
-        connection.check(session)?;
-        if !is_leasable(&object) {
+        let leasing = wire::get_lease(&request.body)?;
+        connection.check(leasing.session)?;
+        let object = &leasing.object;
+        if !is_leasable(object) {
             let text = format!("object \"{object}\" is none of those that are leased");
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
-        if !self.membership.keeps(&object) {
+        if !self.membership.keeps(object) {
             let text = format!("object \"{object}\" is kept by another member of the store");
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let (store, leases) = (self.store.clone(), self.leases.clone());
-        Ok(async move { grant(&*store, &leases, session, object).await }.boxed())
+        Ok(async move { grant(&*store, &leases, leasing).await }.boxed())
     }
 
     fn settle_request(&self, id: u64, result: Result<Granted, StoreError>, outbox: &mut Outbox) {
@@ -89,14 +90,12 @@ impl LeaseService {
 }
 
 /// Grants a lease on an object, and reads the version that it has as long as that is in force.
-async fn grant(
-    store: &dyn ObjectStore,
-    leases: &Leases,
-    session: u64,
-    object: ObjectId,
-) -> Result<Granted, StoreError> {
+async fn grant(store: &dyn ObjectStore, leases: &Leases, leasing: Leasing) -> Result<Granted, StoreError> {
+    let Leasing { session, number, object } = leasing;
     leases.mark(store).await?;
-    let Some(number) = leases.grant(session, &object) else { return Ok(Granted::default()) };
+    if !leases.grant(session, &object, number) {
+        return Ok(Granted::default());
+    }
     // From here on every write waits, so this is the version until one does not have to any more.
     let read = store.apply(&object, Transaction::new().read(ReadOp::Stat)).await;
     match read {

@@ -30,7 +30,7 @@ pub(super) struct LeaseTable {
     length: Duration,
     sessions: HashMap<u64, Session>,
     objects: HashMap<ObjectId, Leased>,
-    /// The number of the next session or lease.
+    /// The number of the next session.
     next: u64,
     leases: usize,
     /// The time before which no object is changed that may have been leased before the server was started.
@@ -99,13 +99,13 @@ pub(super) enum Renewal {
 }
 
 impl LeaseTable {
-    /// Creates an empty table for leases of a length. Numbers begin with `first`, which is at least 1.
+    /// Creates an empty table for leases of a length. The numbers of sessions begin with `first`.
     pub fn new(length: Duration, first: u64) -> LeaseTable {
         LeaseTable {
             length,
             sessions: HashMap::new(),
             objects: HashMap::new(),
-            next: first.max(1),
+            next: first,
             leases: 0,
             held_until: Duration::ZERO,
             counts: LeaseCounts::default(),
@@ -127,18 +127,14 @@ impl LeaseTable {
         LeaseCounts { sessions: self.sessions.len(), leases: self.leases, ..self.counts }
     }
 
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next - 1
-    }
-
     /// Opens a session; `None` if there are too many.
     pub fn open(&mut self, now: Duration) -> Option<u64> {
         self.sweep(now);
         if self.sessions.len() >= SESSIONS_MAX {
             return None;
         }
-        let number = self.number();
+        let number = self.next;
+        self.next += 1;
         let session = Session { until: now + self.length, leases: HashMap::new(), asked: 0 };
         self.sessions.insert(number, session);
         Some(number)
@@ -188,21 +184,23 @@ impl LeaseTable {
         Renewal::Renewed
     }
 
-    /// Grants a session a lease on an object, and returns its number; `None` if the object is being changed, or if there are too many
-    /// leases, or if the session has lapsed. An earlier lease of the session on the object is replaced.
-    pub fn grant(&mut self, session: u64, object: &ObjectId, now: Duration) -> Option<u64> {
+    /// Grants a session a lease on an object, under a number that its holder has chosen. Returns false if the object is being changed,
+    /// or if there are too many leases, or if the session has lapsed. An earlier lease of the session on the object is replaced.
+    pub fn grant(&mut self, session: u64, object: &ObjectId, number: u64, now: Duration) -> bool {
         if self.leases >= LEASES_MAX {
             self.sweep(now);
         }
         let is_changed = self.objects.get(object).is_some_and(|leased| leased.writes > 0);
         let is_full = self.leases >= LEASES_MAX;
-        let known = self.sessions.get(&session).filter(|known| known.until > now);
-        if is_changed || is_full || known.is_none_or(|known| known.leases.len() >= SESSION_LEASES_MAX) {
+        let known = self.sessions.get_mut(&session).filter(|known| known.until > now);
+        let Some(known) = known.filter(|known| known.leases.len() < SESSION_LEASES_MAX) else {
             self.counts.refused += 1;
-            return None;
+            return false;
+        };
+        if is_changed || is_full {
+            self.counts.refused += 1;
+            return false;
         }
-        let number = self.number();
-        let known = self.sessions.get_mut(&session)?;
         let leased = self.objects.entry(object.clone()).or_default();
         if known.leases.insert(object.clone(), number).is_some() {
             // A write that asked for it may have been given up since.
@@ -215,14 +213,13 @@ impl LeaseTable {
         }
         leased.holders.push(Holder { session, number, asked: false });
         self.counts.granted += 1;
-        Some(number)
+        true
     }
 
-    /// Takes a lease back that a session gives up; with number 0 whichever it has on the object. One that it has no more changes
-    /// nothing.
+    /// Takes a lease back that a session gives up. One that it has no more changes nothing.
     pub fn give_back(&mut self, session: u64, object: &ObjectId, number: u64) {
         let Some(known) = self.sessions.get_mut(&session) else { return };
-        if known.leases.get(object).is_none_or(|held| number != 0 && number != *held) {
+        if known.leases.get(object) != Some(&number) {
             return;
         }
         known.leases.remove(object);
@@ -300,24 +297,23 @@ mod tests {
     fn a_write_waits_for_the_leases_to_be_given_back_and_nothing_is_leased_meanwhile() {
         let (mut table, o) = (table(), object("o"));
         let (one, two) = (table.open(at(0)).unwrap(), table.open(at(0)).unwrap());
-        let first = table.grant(one, &o, at(1)).unwrap();
-        let second = table.grant(two, &o, at(1)).unwrap();
+        assert!(table.grant(one, &o, 1, at(1)) && table.grant(two, &o, 2, at(1)));
         let asked = table.begin_write(&o);
         assert_eq!(asked.len(), 2);
-        assert!(asked.contains(&Revocation { session: one, number: first }));
+        assert!(asked.contains(&Revocation { session: one, number: 1 }));
         assert_eq!(table.blocked_until(&o, at(2)), Some(at(10)));
-        assert_eq!(table.grant(one, &o, at(2)), None);
-        assert!(table.grant(one, &object("other"), at(2)).is_some());
-        table.give_back(one, &o, first);
+        assert!(!table.grant(one, &o, 3, at(2)));
+        assert!(table.grant(one, &object("other"), 4, at(2)));
+        table.give_back(one, &o, 1);
         // A second time, and with a wrong number: neither counts.
-        table.give_back(one, &o, first);
-        table.give_back(two, &o, first);
+        table.give_back(one, &o, 1);
+        table.give_back(two, &o, 1);
         assert_eq!(table.blocked_until(&o, at(2)), Some(at(10)));
-        table.give_back(two, &o, second);
+        table.give_back(two, &o, 2);
         assert_eq!(table.blocked_until(&o, at(2)), None);
-        assert_eq!(table.grant(one, &o, at(2)), None, "the write is under way");
+        assert!(!table.grant(one, &o, 5, at(2)), "the write is under way");
         table.end_write(&o);
-        assert!(table.grant(one, &o, at(2)).is_some());
+        assert!(table.grant(one, &o, 6, at(2)));
         let counts = table.counts();
         assert_eq!((counts.granted, counts.refused, counts.revoked, counts.lapsed), (4, 2, 2, 0));
         assert_eq!((counts.sessions, counts.leases), (2, 2));
@@ -327,7 +323,7 @@ mod tests {
     fn a_session_that_does_not_answer_lapses_although_it_is_renewed() {
         let (mut table, o) = (table(), object("o"));
         let session = table.open(at(0)).unwrap();
-        let number = table.grant(session, &o, at(0)).unwrap();
+        assert!(table.grant(session, &o, 1, at(0)));
         assert_eq!(table.renew(session, at(5)), Renewal::Renewed);
         assert_eq!(table.begin_write(&o).len(), 1);
         assert!(table.begin_write(&o).is_empty(), "it is asked once");
@@ -335,8 +331,8 @@ mod tests {
         assert_eq!(table.blocked_until(&o, at(14)), Some(at(15)));
         assert_eq!(table.blocked_until(&o, at(15)), None);
         assert_eq!(table.renew(session, at(15)), Renewal::Lapsed);
-        assert_eq!(table.grant(session, &object("other"), at(15)), None);
-        table.give_back(session, &o, number);
+        assert!(!table.grant(session, &object("other"), 2, at(15)));
+        table.give_back(session, &o, 1);
         assert_eq!(table.counts().lapsed, 1);
         table.end_write(&o);
         table.end_write(&o);
@@ -347,10 +343,10 @@ mod tests {
     fn a_session_that_gave_everything_back_is_renewed_again() {
         let (mut table, o) = (table(), object("o"));
         let session = table.open(at(0)).unwrap();
-        let number = table.grant(session, &o, at(0)).unwrap();
+        assert!(table.grant(session, &o, 1, at(0)));
         table.begin_write(&o);
         assert_eq!(table.renew(session, at(1)), Renewal::Unchanged);
-        table.give_back(session, &o, number);
+        table.give_back(session, &o, 1);
         assert_eq!(table.renew(session, at(1)), Renewal::Renewed);
     }
 
@@ -358,33 +354,21 @@ mod tests {
     fn a_lease_that_was_asked_back_for_a_write_that_never_came_is_replaced() {
         let (mut table, o) = (table(), object("o"));
         let session = table.open(at(0)).unwrap();
-        let old = table.grant(session, &o, at(0)).unwrap();
+        assert!(table.grant(session, &o, 1, at(0)));
         table.begin_write(&o);
         table.end_write(&o);
-        let new = table.grant(session, &o, at(1)).unwrap();
+        assert!(table.grant(session, &o, 2, at(1)));
         assert_eq!(table.renew(session, at(1)), Renewal::Renewed);
-        table.give_back(session, &o, old);
+        table.give_back(session, &o, 1);
         assert_eq!(table.counts().leases, 1);
-        assert_eq!(table.begin_write(&o), [Revocation { session, number: new }]);
-    }
-
-    #[test]
-    fn a_lease_is_given_back_without_its_number() {
-        let (mut table, o) = (table(), object("o"));
-        let session = table.open(at(0)).unwrap();
-        table.give_back(session, &o, 0);
-        table.grant(session, &o, at(0)).unwrap();
-        table.begin_write(&o);
-        table.give_back(session, &o, 0);
-        assert_eq!(table.blocked_until(&o, at(0)), None);
-        assert_eq!(table.renew(session, at(0)), Renewal::Renewed);
+        assert_eq!(table.begin_write(&o), [Revocation { session, number: 2 }]);
     }
 
     #[test]
     fn the_end_of_a_session_frees_its_objects() {
         let (mut table, o) = (table(), object("o"));
         let session = table.open(at(0)).unwrap();
-        table.grant(session, &o, at(0)).unwrap();
+        assert!(table.grant(session, &o, 1, at(0)));
         table.begin_write(&o);
         assert_eq!(table.end(session), [o.clone()]);
         assert_eq!(table.blocked_until(&o, at(0)), None);
@@ -407,10 +391,10 @@ mod tests {
         let sessions: Vec<u64> = (0..SESSIONS_MAX).map(|_| table.open(at(0)).unwrap()).collect();
         assert_eq!(table.open(at(9)), None);
         for number in 0..SESSION_LEASES_MAX {
-            table.grant(sessions[0], &object(&number.to_string()), at(0)).unwrap();
+            assert!(table.grant(sessions[0], &object(&number.to_string()), 1, at(0)));
         }
-        assert_eq!(table.grant(sessions[0], &object("more"), at(0)), None);
-        assert!(table.grant(sessions[1], &object("more"), at(0)).is_some());
+        assert!(!table.grant(sessions[0], &object("more"), 1, at(0)));
+        assert!(table.grant(sessions[1], &object("more"), 1, at(0)));
         assert!(table.open(at(10)).is_some());
         assert_eq!((table.counts().sessions, table.counts().leases), (1, 0));
     }
@@ -428,7 +412,7 @@ mod tests {
         // Of each client its session, the time until which it may rely on it, and its leases.
         let mut clients: Vec<(u64, Duration, HashMap<ObjectId, u64>)> = Vec::new();
         let mut writing: Vec<ObjectId> = Vec::new();
-        let (mut made, mut waited) = (0, 0);
+        let (mut made, mut waited, mut number) = (0, 0, 0);
         for _ in 0..50_000 {
             now += Duration::from_millis(random(400));
             let o = objects[random(3) as usize].clone();
@@ -444,7 +428,8 @@ mod tests {
                 }
                 2 | 3 if count > 0 => {
                     let (session, until, leases) = &mut clients[random(count) as usize];
-                    if let Some(number) = table.grant(*session, &o, now) {
+                    number += 1;
+                    if table.grant(*session, &o, number, now) {
                         assert!(!writing.contains(&o), "leased while it is changed");
                         assert!(now < *until);
                         leases.insert(o, number);

@@ -45,6 +45,8 @@ pub(super) struct Opened {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Leasing {
     pub(super) session: u64,
+    /// The number by which the lease is asked for and given back, which the client chooses: greater than that of each earlier one.
+    pub(super) number: u64,
     pub(super) object: ObjectId,
 }
 
@@ -95,15 +97,19 @@ pub(super) fn get_opened(body: &Bytes) -> Result<Opened, WireError> {
 pub(super) fn put_lease(outbox: &mut Outbox, id: u64, leasing: &Leasing) -> Result<(), StoreError> {
     let open = outbox.begin(LEASE, id);
     outbox.u64(leasing.session);
+    outbox.u64(leasing.number);
     outbox.slice(leasing.object.as_bytes());
     end(outbox, open)
 }
 
 pub(super) fn get_lease(body: &Bytes) -> Result<Leasing, StoreError> {
     let mut cursor = Cursor::new(body);
-    let session = cursor.u64()?;
+    let (session, number) = (cursor.u64()?, cursor.u64()?);
+    if number == 0 {
+        return Err(WireError::Malformed("a lease has the number 0").into());
+    }
     let object = get_object(&cursor.bytes(cursor.left())?)?;
-    Ok(Leasing { session, object })
+    Ok(Leasing { session, number, object })
 }
 
 pub(super) fn put_leased(outbox: &mut Outbox, id: u64, granted: &Granted) -> Result<(), StoreError> {
@@ -244,8 +250,9 @@ mod tests {
             body(&|outbox| put_opened(outbox, 1, &opened))[..],
             [2, 0, 0, 0, 0, 0, 0, 0, 0xd0, 7, 0, 0]
         );
-        let leasing = Leasing { session: 2, object: object.clone() };
-        assert_eq!(body(&|outbox| put_lease(outbox, 1, &leasing))[..], *b"\x02\0\0\0\0\0\0\0a");
+        let leasing = Leasing { session: 2, number: 3, object: object.clone() };
+        let expected = *b"\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0a";
+        assert_eq!(body(&|outbox| put_lease(outbox, 1, &leasing))[..], expected);
         let granted = Granted { number: 3, version: 9 };
         assert_eq!(
             body(&|outbox| put_leased(outbox, 1, &granted))[..],
