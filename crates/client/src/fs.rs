@@ -282,14 +282,12 @@ impl Store {
     /// # }
     /// ```
     pub fn caching(&self) -> Store {
-        match &self.opened {
-            #[cfg(feature = "servers")]
-            crate::engine::Opened::Remote(remote) => {
-                let objects = nacre_remote::LeasedStore::over(self.objects.clone(), remote.clone());
-                Store { objects: Arc::new(objects), ..self.clone() }
-            }
-            _ => self.clone(),
+        #[cfg(feature = "servers")]
+        if let crate::engine::Opened::Remote(remote) = &self.opened {
+            let objects = nacre_remote::LeasedStore::over(self.objects.clone(), remote.clone());
+            return Store { objects: Arc::new(objects), ..self.clone() };
         }
+        self.clone()
     }
 
     /// Returns a handle on a sequencer of the namespace, which [`Creation::sequencer`] makes. Whether the user may use it is

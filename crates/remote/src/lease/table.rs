@@ -185,7 +185,8 @@ impl LeaseTable {
     }
 
     /// Grants a session a lease on an object, under a number that its holder has chosen. Returns false if the object is being changed,
-    /// or if there are too many leases, or if the session has lapsed. An earlier lease of the session on the object is replaced.
+    /// or if there are too many leases, or if the session has lapsed. A lease of the session on the object with a lower number is
+    /// replaced; behind one with a greater number, the request is late, and refused: its sender counts on the other one.
     pub fn grant(&mut self, session: u64, object: &ObjectId, number: u64, now: Duration) -> bool {
         if self.leases >= LEASES_MAX {
             self.sweep(now);
@@ -197,7 +198,8 @@ impl LeaseTable {
             self.counts.refused += 1;
             return false;
         };
-        if is_changed || is_full {
+        let is_late = known.leases.get(object).is_some_and(|held| *held >= number);
+        if is_changed || is_full || is_late {
             self.counts.refused += 1;
             return false;
         }
@@ -360,6 +362,7 @@ mod tests {
         assert!(table.grant(session, &o, 2, at(1)));
         assert_eq!(table.renew(session, at(1)), Renewal::Renewed);
         table.give_back(session, &o, 1);
+        assert!(!table.grant(session, &o, 1, at(1)), "an earlier request, which comes late");
         assert_eq!(table.counts().leases, 1);
         assert_eq!(table.begin_write(&o), [Revocation { session, number: 2 }]);
     }
