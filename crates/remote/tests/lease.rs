@@ -89,7 +89,10 @@ fn set(store: &dyn ObjectStore, object: &ObjectId, value: u64) {
 }
 
 fn value(outcome: Outcome) -> u64 {
-    let Outcome::Done(done) = outcome else { panic!("{outcome:?}") };
+    let done = match outcome {
+        Outcome::Done(done) => done,
+        other => panic!("{other:?}"),
+    };
     match &done.answers[..] {
         [Answer::Value(None)] => 0,
         [Answer::Value(Some(value))] => u64::from_le_bytes(value[..].try_into().unwrap()),
