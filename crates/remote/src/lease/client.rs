@@ -254,8 +254,9 @@ async fn run(link: Arc<Link>, mut ending: Ending) {
         }
         Err(_) => return,
     };
+    let mut events = events;
     // Dropped before the subscription, whose end the server takes to mean that nothing is trusted any more.
-    let (mut events, ending) = (events, ending);
+    let ending = ending;
     let Ok(opened) = wire::get_opened(&frame.body) else { return };
     let (server, session) = (ending.server, opened.session);
     match ending.inner.upgrade() {
