@@ -14,6 +14,8 @@ mod client;
 mod hold;
 mod service;
 mod table;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::time::Duration;

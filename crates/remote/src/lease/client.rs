@@ -41,7 +41,7 @@ fn now() -> Duration {
 
 /// Returns the time for which a client trusts leases of a length, from the request on: less than the server does, because clocks
 /// differ in speed, and because a moment passes between a look at the clock and an answer.
-fn trusted(length: Duration) -> Duration {
+pub(super) fn trusted(length: Duration) -> Duration {
     length - length / 8
 }
 
