@@ -249,6 +249,7 @@ export! {
 
 #[cfg(feature = "class")]
 use crate::class::{Called, Request};
+use crate::engine::Opened;
 use crate::sequencer::Sequencer;
 use crate::store::Store;
 
@@ -273,7 +274,7 @@ impl Store {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), nacre::fs::Error> {
-    /// use nacre::fs::{Credentials, Ino, RankOptions};
+    /// use nacre::fs::{Ino, RankOptions};
     ///
     /// let store = nacre::open("mem:")?;
     /// let rank = store.caching().rank(RankOptions { create: true, ..Default::default() }).await?;
@@ -282,12 +283,18 @@ impl Store {
     /// # }
     /// ```
     pub fn caching(&self) -> Store {
-        #[cfg(feature = "servers")]
-        if let crate::engine::Opened::Remote(remote) = &self.opened {
-            let objects = nacre_remote::LeasedStore::over(self.objects.clone(), remote.clone());
-            return Store { objects: Arc::new(objects), ..self.clone() };
+        let (Opened::Remote(remote), None) = (&self.opened, &self.cached) else { return self.clone() };
+        let cached = nacre_remote::LeasedStore::over(self.objects.clone(), remote.clone());
+        Store { objects: Arc::new(cached.clone()), cached: Some(cached), ..self.clone() }
+    }
+
+    /// Ends the caching of a handle that [`Store::caching`] made, and of its clones, so that no change waits for them any more. They ask
+    /// the store each time from now on. A program that ends without this may keep others waiting for two seconds. Returns when the
+    /// servers have been told, or cannot be reached.
+    pub async fn end_caching(&self) {
+        if let Some(cached) = &self.cached {
+            cached.end().await;
         }
-        self.clone()
     }
 
     /// Returns a handle on a sequencer of the namespace, which [`Creation::sequencer`] makes. Whether the user may use it is

@@ -29,7 +29,7 @@ pub use service::{LeaseConnection, LeaseService, PendingLease};
 pub use table::LeaseCounts;
 #[doc(hidden)]
 pub use wire::fuzz;
-pub use wire::{GIVE_BACK, Granted, LEASE, LEASE_SERVICE, LEASED, NOTED, OPEN, OPENED, RENEW, RENEWED};
+pub use wire::{END, GIVE_BACK, Granted, LEASE, LEASE_SERVICE, LEASED, NOTED, OPEN, OPENED, RENEW, RENEWED};
 
 /// The length of the leases of a server, unless it is told otherwise: the time for which a holder that cannot be reached keeps others
 /// from a change. Holders renew them several times meanwhile.

@@ -343,6 +343,34 @@ fn changes_by_clients_that_know_nothing_of_leases_wait_for_them_too() {
 }
 
 #[test]
+fn a_client_that_ends_its_sessions_delays_nobody() {
+    let kept = store(LONG);
+    let server = on_tcp(&kept);
+    let (one, remote) = (client(&server.addresses()[0]), remote(&server));
+    for number in 0..10 {
+        warm(&one, &object(number));
+    }
+    let asked = kept.leases.counts().revoked;
+    block_on(async {
+        one.end().await;
+        // It goes on without.
+        assert_eq!((get_later(&one, 3).await, get_later(&one, 3).await), (0, 0));
+        assert_eq!(one.counts().sessions, 1);
+    });
+    let counts = kept.leases.counts();
+    assert_eq!((counts.sessions, counts.leases, counts.lapsed), (0, 0, 0));
+    for number in 0..10 {
+        set(&remote, &object(number), 9);
+    }
+    assert_eq!(kept.leases.counts().revoked, asked);
+}
+
+async fn get_later(store: &LeasedStore, number: u64) -> u64 {
+    let read = Transaction::new().read(ReadOp::Key { key: key() });
+    value(store.apply(&object(number), read).await.unwrap())
+}
+
+#[test]
 fn a_server_that_was_started_again_holds_changes_until_leases_from_before_are_over() {
     let folder = tempfile::tempdir().unwrap();
     let options = || nacre_logstore::Options { create: true, ..nacre_logstore::Options::default() };

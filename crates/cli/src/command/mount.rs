@@ -126,6 +126,8 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     done.expect("waiting does not panic")
         .map_err(Failure::io(format_args!("continue the mount on {shown}")))?;
     close(rank).await;
+    // Otherwise others would wait for what this mount remembers, until its sessions lapse.
+    let _ = tokio::time::timeout(CALLS_END, cached.end_caching()).await;
     if let Some(locks) = locks {
         // Otherwise they would be left to lapse.
         locks.end().await;

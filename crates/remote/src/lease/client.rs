@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
@@ -67,8 +67,12 @@ struct Inner {
 #[derive(Default)]
 struct State {
     cache: Cache,
+    /// The links of the sessions, by their servers.
+    links: HashMap<usize, Arc<Link>>,
     /// The servers with which a session is being opened, or not before a time.
     closed: HashMap<usize, Closed>,
+    /// True if no session is opened any more.
+    has_ended: bool,
 }
 
 enum Closed {
@@ -90,6 +94,18 @@ impl LeasedStore {
     /// Returns the counts of what is known, and of what was answered.
     pub fn counts(&self) -> CacheCounts {
         self.inner.state.lock().cache.counts()
+    }
+
+    /// Ends the sessions, so that nobody waits for this client's leases any more. Every read is passed on from now on. Returns when the
+    /// servers have been told, or cannot be.
+    pub async fn end(&self) {
+        let sessions = self.inner.state.lock().end();
+        let ends = sessions.into_iter().map(|(link, session)| async move {
+            let mut call = Call::start(link, Finishing { session });
+            // A server that is not told waits for the session to lapse.
+            let _ = poll_fn(|context| call.poll_frame(context.waker())).await;
+        });
+        join_all(ends).await;
     }
 
     fn read(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
@@ -148,6 +164,17 @@ impl LeasedStore {
 }
 
 impl State {
+    /// Forgets everything, for good. Returns the sessions that are to be ended.
+    fn end(&mut self) -> Vec<(Arc<Link>, u64)> {
+        self.has_ended = true;
+        let mut sessions = Vec::new();
+        for (server, link) in self.links.drain() {
+            sessions.extend(self.cache.session(server).map(|session| (link, session)));
+            self.cache.lose(server);
+        }
+        sessions
+    }
+
     /// Returns whether a session with a server is to be opened now, and notes that it is.
     fn begins_session(&mut self, server: usize) -> bool {
         let may = match self.closed.get(&server) {
@@ -155,7 +182,7 @@ impl State {
             Some(Closed::Opening) => false,
             Some(Closed::Until(time)) => *time <= now(),
         };
-        if !may || self.cache.session(server).is_some() {
+        if !may || self.has_ended || self.cache.session(server).is_some() {
             return false;
         }
         self.closed.insert(server, Closed::Opening);
@@ -237,6 +264,7 @@ impl Drop for Ending {
         let Some(inner) = self.inner.upgrade() else { return };
         let mut state = inner.state.lock();
         state.cache.lose(self.server);
+        state.links.remove(&self.server);
         state.closed.insert(self.server, Closed::Until(now() + self.pause));
     }
 }
@@ -263,6 +291,10 @@ async fn run(link: Arc<Link>, mut ending: Ending) {
         None => return,
         Some(inner) => {
             let mut state = inner.state.lock();
+            if state.has_ended {
+                return;
+            }
+            state.links.insert(server, link.clone());
             state.cache.open(server, session, sent + trusted(opened.length));
             state.closed.remove(&server);
         }
@@ -377,6 +409,21 @@ struct Renewing {
 impl nacre_rpc::client::Request for Renewing {
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
         wire::put_renew(outbox, id, self.session)
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+/// A request to end a session.
+struct Finishing {
+    session: u64,
+}
+
+impl nacre_rpc::client::Request for Finishing {
+    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+        wire::put_end(outbox, id, self.session)
     }
 
     fn is_read_only(&self) -> bool {

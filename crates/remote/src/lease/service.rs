@@ -175,9 +175,16 @@ impl Service for LeaseService {
                 control::put_bare(outbox, wire::NOTED, id);
                 Ok(())
             }),
-            wire::RENEW => wire::get_renew(&request.body).map_err(StoreError::from).and_then(|session| {
+            wire::RENEW => wire::get_session(&request.body).map_err(StoreError::from).and_then(|session| {
                 connection.check(session)?;
                 wire::put_renewed(outbox, id, self.leases.renew(session))
+            }),
+            wire::END => wire::get_session(&request.body).map_err(StoreError::from).and_then(|session| {
+                connection.check(session)?;
+                connection.sessions.retain(|open| open.number != session);
+                self.leases.end(session);
+                control::put_bare(outbox, wire::NOTED, id);
+                Ok(())
             }),
             _ => Err(request.unsupported()),
         };

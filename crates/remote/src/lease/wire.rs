@@ -21,12 +21,14 @@ pub const LEASE: MessageKind = MessageKind::new(LEASE_SERVICE, 3);
 pub const LEASED: MessageKind = MessageKind::new(LEASE_SERVICE, 4);
 /// Leases that are given back.
 pub const GIVE_BACK: MessageKind = MessageKind::new(LEASE_SERVICE, 5);
-/// The reply to [`GIVE_BACK`].
+/// The reply to [`GIVE_BACK`] and [`END`].
 pub const NOTED: MessageKind = MessageKind::new(LEASE_SERVICE, 6);
 /// The renewal of a session.
 pub const RENEW: MessageKind = MessageKind::new(LEASE_SERVICE, 7);
 /// The outcome of a renewal.
 pub const RENEWED: MessageKind = MessageKind::new(LEASE_SERVICE, 8);
+/// The end of a session, and of its leases.
+pub const END: MessageKind = MessageKind::new(LEASE_SERVICE, 9);
 
 /// The maximum number of leases that are given back by one message.
 pub(super) const GIVEN_BACK_MAX: usize = 256;
@@ -158,7 +160,14 @@ pub(super) fn put_renew(outbox: &mut Outbox, id: u64, session: u64) -> Result<()
     end(outbox, open)
 }
 
-pub(super) fn get_renew(body: &Bytes) -> Result<u64, WireError> {
+pub(super) fn put_end(outbox: &mut Outbox, id: u64, session: u64) -> Result<(), StoreError> {
+    let open = outbox.begin(END, id);
+    outbox.u64(session);
+    end(outbox, open)
+}
+
+/// Reads the session that is to be renewed, or ended.
+pub(super) fn get_session(body: &Bytes) -> Result<u64, WireError> {
     let mut cursor = Cursor::new(body);
     let session = cursor.u64()?;
     cursor.end()?;
@@ -219,8 +228,9 @@ pub fn fuzz(bytes: &[u8]) {
     if let Ok(giving) = get_give_back(&body) {
         assert_eq!(again(&|outbox| put_give_back(outbox, 1, &giving)), body);
     }
-    if let Ok(session) = get_renew(&body) {
+    if let Ok(session) = get_session(&body) {
         assert_eq!(again(&|outbox| put_renew(outbox, 1, session)), body);
+        assert_eq!(again(&|outbox| put_end(outbox, 1, session)), body);
     }
     if let Ok(renewal) = get_renewed(&body) {
         assert_eq!(again(&|outbox| put_renewed(outbox, 1, renewal)), body);
@@ -262,6 +272,7 @@ mod tests {
         let expected = *b"\x02\0\0\0\0\0\0\0\x01\0\0\0\x03\0\0\0\0\0\0\0\x01a";
         assert_eq!(body(&|outbox| put_give_back(outbox, 1, &giving))[..], expected);
         assert_eq!(body(&|outbox| put_renew(outbox, 1, 2))[..], *b"\x02\0\0\0\0\0\0\0");
+        assert_eq!(body(&|outbox| put_end(outbox, 1, 2))[..], *b"\x02\0\0\0\0\0\0\0");
         assert_eq!(body(&|outbox| put_renewed(outbox, 1, Renewal::Lapsed))[..], [2]);
         assert_eq!(revocation(&object, 3)[..], *b"\x03\0\0\0\0\0\0\0a");
     }
