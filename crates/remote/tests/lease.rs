@@ -4,6 +4,7 @@
 mod support;
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,9 +14,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use nacre_logstore::LogStore;
 use nacre_object::testkit::block_on;
-use nacre_object::{Answer, Key, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, Transaction, WriteOp};
-use nacre_remote::{LeaseService, LeasedStore, Leases, Membership, RemoteOptions, RemoteStore, StoreService};
-use nacre_rpc::{Address, ServeOptions, Server, Services};
+use nacre_object::{
+    Answer, Key, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
+};
+use nacre_remote::{
+    LeaseService, LeasedStore, Leases, Membership, RemoteOptions, RemoteStore, StoreService, lease,
+};
+use nacre_rpc::client::{Call, Host, Link, LinkOptions, Request, Subscription};
+use nacre_rpc::{Address, Frame, MessageKind, Outbox, ServeOptions, Server, Services, control};
 use support::*;
 
 /// The time after which something counts as never happening.
@@ -323,6 +329,64 @@ fn a_holder_out_of_reach_delays_a_change_by_a_lease_and_reads_nothing_stale_afte
     assert_eq!(warm(&cut, &o), 2);
     set(&other, &o, 3);
     assert_eq!(get(&cut, &o), 3);
+}
+
+/// A message of a client that plays by rules of its own.
+struct Raw {
+    kind: MessageKind,
+    body: Vec<u8>,
+}
+
+impl Request for Raw {
+    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+        let body = Bytes::copy_from_slice(&self.body);
+        assert!(control::put_body(outbox, self.kind, id, &body).is_ok());
+        Ok(())
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+fn ask(link: &Arc<Link>, kind: MessageKind, body: Vec<u8>) -> Frame {
+    let mut call = Call::start(link.clone(), Raw { kind, body });
+    block_on(poll_fn(|context| call.poll_frame(context.waker()))).unwrap()
+}
+
+#[test]
+fn a_holder_that_renews_and_never_gives_back_delays_a_change_by_a_lease() {
+    let kept = store(Duration::from_secs(2));
+    let server = on_tcp(&kept);
+    let address = server.addresses()[0].clone();
+    let (other, o) = (client(&address), object(1));
+    let link = Link::new(address, (), Arc::new(LinkOptions::default()), Arc::new(Host::new(true)));
+    let open = Raw { kind: lease::OPEN, body: Vec::new() };
+    let (opened, events) = block_on(Subscription::start(link.clone(), open)).unwrap();
+    assert_eq!(opened.kind, lease::OPENED);
+    let session = opened.body[..8].to_vec();
+    let leasing = [&session[..], &1_u64.to_le_bytes(), o.as_bytes()].concat();
+    let leased = ask(&link, lease::LEASE, leasing);
+    assert_eq!((leased.kind, &leased.body[..8]), (lease::LEASED, &1_u64.to_le_bytes()[..]));
+    let renew = || {
+        let renewed = ask(&link, lease::RENEW, session.clone());
+        assert_eq!(renewed.kind, lease::RENEWED);
+        renewed.body[0]
+    };
+    // Once it was asked, renewing does not help it.
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) {
+                renew();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        set(&other, &o, 1);
+        ended.store(true, Ordering::SeqCst);
+    });
+    assert_eq!((renew(), kept.leases.counts().lapsed), (2, 1));
+    drop(events);
 }
 
 #[test]
