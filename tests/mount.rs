@@ -159,6 +159,125 @@ fn two_mounts_see_what_each_other_has_closed() {
     assert_eq!(two.sh("sort -u log | wc -l"), "200\n");
 }
 
+/// Returns one of the numbers that a server counts.
+#[track_caller]
+fn counted(server: &Server, metric: &str) -> u64 {
+    let address = server.ready["http"].as_str().unwrap();
+    let (status, text) = harness::reflect::http(address, "GET", "/metrics", "");
+    assert_eq!(status, 200, "{text}");
+    let line = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("there is no {metric}")).parse::<f64>().unwrap() as u64
+}
+
+/// Looks at a name as often as the mount needs to remember what it is told of it.
+#[track_caller]
+fn look(root: &Path, name: &str) -> Option<fs::Metadata> {
+    let mut last = None;
+    for _ in 0..10 {
+        last = match fs::symlink_metadata(root.join(name)) {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => panic!("{name}: {error}"),
+        };
+    }
+    last
+}
+
+#[test]
+fn mounts_that_remember_what_they_see_never_see_what_was() {
+    let folder = folder();
+    let server = Server::start("mem:", &["--http", "127.0.0.1:0"]);
+    let mounts = ["one", "two"].map(|name| Mounted::new(&server.uri, &folder.path().join(name), &[]));
+    let roots = [&mounts[0].root, &mounts[1].root];
+    for turn in 0..400_u32 {
+        let writer = roots[turn as usize % 2];
+        let (name, next) = ((turn / 4).to_string(), (turn / 4 + 1).to_string());
+        match turn % 4 {
+            0 => {
+                // What is not there is remembered too.
+                for root in roots {
+                    assert!(look(root, &name).is_none() && look(root, &next).is_none(), "turn {turn}");
+                }
+                fs::write(writer.join(&name), &name).unwrap();
+                for root in roots {
+                    assert_eq!(look(root, &name).unwrap().len(), name.len() as u64, "turn {turn}");
+                }
+            }
+            1 => {
+                let mode = 0o400 | (turn & 0o77);
+                fs::set_permissions(writer.join(&name), fs::Permissions::from_mode(mode)).unwrap();
+                for root in roots {
+                    let found = look(root, &name).unwrap();
+                    assert_eq!(found.permissions().mode() & 0o777, mode, "turn {turn}");
+                }
+            }
+            2 => {
+                fs::rename(writer.join(&name), writer.join("moved")).unwrap();
+                for root in roots {
+                    assert!(look(root, &name).is_none() && look(root, "moved").is_some(), "turn {turn}");
+                }
+            }
+            _ => {
+                fs::remove_file(writer.join("moved")).unwrap();
+                for root in roots {
+                    assert!(look(root, "moved").is_none(), "turn {turn}");
+                }
+            }
+        }
+        // Nor do the namespace's own commands change anything behind the mounts' backs.
+        if turn % 100 == 0 {
+            let made = format!("by-command-{turn}");
+            assert!(roots.iter().all(|root| look(root, &made).is_none()));
+            server.run(["fs", "mkdir", &format!("/{made}")]).ok();
+            assert!(roots.iter().all(|root| look(root, &made).is_some_and(|found| found.is_dir())));
+        }
+    }
+    let (granted, revoked) = ("nacre_lease_granted_total", "nacre_lease_revoked_total");
+    assert!(counted(&server, granted) > 100 && counted(&server, revoked) > 100);
+    // One that does not remember sees the same.
+    let asking = Mounted::new(&server.uri, &folder.path().join("asking"), &["--uncached"]);
+    fs::write(roots[0].join("last"), "last").unwrap();
+    assert_eq!(look(&asking.root, "last").unwrap().len(), 4);
+    fs::remove_file(asking.root.join("last")).unwrap();
+    assert!(roots.iter().all(|root| look(root, "last").is_none()));
+}
+
+#[test]
+fn a_mount_that_is_stopped_delays_a_change_and_sees_it_when_it_goes_on() {
+    let folder = folder();
+    let server = Server::start("mem:", &["--http", "127.0.0.1:0"]);
+    let stopped = Mounted::new(&server.uri, &folder.path().join("stopped"), &[]);
+    let other = Mounted::new(&server.uri, &folder.path().join("other"), &[]);
+    let file = |mounted: &Mounted| mounted.root.join("file");
+    fs::write(file(&other), "file").unwrap();
+    // What it holds may be over by itself, if the machine pauses.
+    for attempt in 1.. {
+        assert!(attempt < 20, "it never held anything when it was stopped");
+        let mode = 0o600 | (attempt & 0o77);
+        eventually("the mount remembers", || {
+            look(&stopped.root, "file").unwrap();
+            counted(&server, "nacre_lease_leases") > 0
+        });
+        let lapsed = counted(&server, "nacre_lease_lapsed_total");
+        stopped.send(Signal::STOP);
+        // Its answer must not be waited for longer than its lease lasts.
+        fs::set_permissions(file(&other), fs::Permissions::from_mode(mode)).unwrap();
+        let has_lapsed = counted(&server, "nacre_lease_lapsed_total") > lapsed;
+        stopped.send(Signal::CONT);
+        for mounted in [&stopped, &other] {
+            let found = fs::symlink_metadata(file(mounted)).unwrap();
+            assert_eq!(found.permissions().mode() & 0o777, mode);
+        }
+        if has_lapsed {
+            break;
+        }
+    }
+    // It remembers again, and is asked again.
+    look(&stopped.root, "file").unwrap();
+    fs::remove_file(file(&other)).unwrap();
+    assert!(look(&stopped.root, "file").is_none());
+}
+
 const SHARED: &[&str] = &["--locks", "shared"];
 
 /// Starts a server by whose lease no lock ends while a busy machine stands still.

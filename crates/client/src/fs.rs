@@ -249,6 +249,7 @@ export! {
 
 #[cfg(feature = "class")]
 use crate::class::{Called, Request};
+use crate::engine::Opened;
 use crate::sequencer::Sequencer;
 use crate::store::Store;
 
@@ -260,6 +261,40 @@ impl Store {
     /// [`Error::NotFound`] if there is no namespace, and none is to be created.
     pub async fn rank(&self, options: RankOptions) -> Result<Rank, Error> {
         Rank::open(Arc::new(self.clone()), options).await
+    }
+
+    /// Returns a handle on the same store that answers reads of directories and inodes of the namespace from memory, as far as its
+    /// servers promise to tell before any of that changes. It answers what the store would: each change that was acknowledged is
+    /// seen by every later read. A change by this handle or another one waits until nobody relies on what was before, for two
+    /// seconds at most if somebody cannot be reached.
+    ///
+    /// Clones of the handle share what they know; the handle that it was made from does not. Of a store without servers it is a handle
+    /// like any other.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::fs::Error> {
+    /// use nacre::fs::{Ino, RankOptions};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let rank = store.caching().rank(RankOptions { create: true, ..Default::default() }).await?;
+    /// assert_eq!(rank.stat(Ino::ROOT).await?.ino, Ino::ROOT);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn caching(&self) -> Store {
+        let (Opened::Remote(remote), None) = (&self.opened, &self.cached) else { return self.clone() };
+        let cached = nacre_remote::LeasedStore::over(self.objects.clone(), remote.clone());
+        Store { objects: Arc::new(cached.clone()), cached: Some(cached), ..self.clone() }
+    }
+
+    /// Ends the caching of a handle that [`Store::caching`] made, and of its clones, so that no change waits for them any more. They ask
+    /// the store each time from now on. A program that ends without this may keep others waiting for two seconds. Returns when the
+    /// servers have been told, or cannot be reached.
+    pub async fn end_caching(&self) {
+        if let Some(cached) = &self.cached {
+            cached.end().await;
+        }
     }
 
     /// Returns a handle on a sequencer of the namespace, which [`Creation::sequencer`] makes. Whether the user may use it is

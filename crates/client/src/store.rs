@@ -39,6 +39,9 @@ pub struct Store {
     /// The longest time for which a transfer that has begun waits for servers that are away.
     pub(crate) patience: Duration,
     pub(crate) locks: Arc<Sessions>,
+    /// The store by which this handle caches, if it does.
+    #[cfg(feature = "meta")]
+    pub(crate) cached: Option<nacre_remote::LeasedStore>,
     #[cfg(feature = "meta")]
     pub(crate) meta: Arc<crate::sequencer::Sessions>,
     #[cfg(feature = "class")]
@@ -106,6 +109,8 @@ impl Store {
             patience,
             locks,
             #[cfg(feature = "meta")]
+            cached: None,
+            #[cfg(feature = "meta")]
             meta: Arc::default(),
             #[cfg(feature = "class")]
             classes: Arc::default(),
@@ -122,6 +127,8 @@ impl Store {
             name: name.into(),
             patience: Duration::ZERO,
             locks: Arc::default(),
+            #[cfg(feature = "meta")]
+            cached: None,
             #[cfg(feature = "meta")]
             meta: Arc::default(),
             #[cfg(feature = "class")]

@@ -28,6 +28,7 @@ mod cluster;
 mod counters;
 mod fullness;
 mod guard;
+mod lease;
 mod lock;
 mod lock_cycles;
 mod membership;
@@ -58,7 +59,7 @@ pub use nacre_object::copy::is_lock_ledger;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_planes::forward::ForwardError;
-use nacre_remote::{AdminService, Requests, StoreService, WatchService, WatchStats};
+use nacre_remote::{AdminService, LeaseService, Leases, Requests, StoreService, WatchService, WatchStats};
 use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
 
@@ -68,6 +69,7 @@ use crate::capability::CapabilityPolicies;
 use crate::class::ClassPart;
 use crate::cluster::{Cluster, Summary};
 use crate::guard::Guarded;
+use crate::lease::LeasePart;
 use crate::lock_cycles::CycleWatch;
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
@@ -93,6 +95,7 @@ pub struct Daemon {
     cluster: Option<Cluster>,
     classes: Option<Arc<Runner>>,
     watches: Option<WatchStats>,
+    leases: Option<Arc<Leases>>,
     reflector: Option<Reflector>,
     http: Option<Listener>,
     store: Option<Paced<ServedStore>>,
@@ -158,6 +161,7 @@ impl Daemon {
             cluster: None,
             classes: None,
             watches: None,
+            leases: None,
             reflector,
             http: None,
             store,
@@ -187,6 +191,10 @@ impl Daemon {
             return Ok(None);
         }
         let membership = membership::settle(options, &listen, kept)?;
+        if let Some(kept) = kept {
+            lease::recover(kept, &membership)?;
+            self.leases = kept.leases().cloned();
+        }
         self.lock = match kept {
             Some(kept) if options.lock => Some(lock::start(options, &membership, kept)?),
             _ => None,
@@ -236,9 +244,12 @@ impl Daemon {
         let watches = WatchService::new(objects.clone(), membership.clone());
         self.watches = kept.map(|_| watches.stats());
         let mut services = Services::new()
-            .with(StoreService::new(objects, membership.clone(), requests.clone()))
+            .with(StoreService::new(objects.clone(), membership.clone(), requests.clone()))
             .with(watches)
             .with(AdminService::new(Arc::new(administration), requests));
+        if let Some(leases) = &self.leases {
+            services = services.with(LeaseService::new(objects, membership.clone(), leases.clone()));
+        }
         if let Some(reflector) = &self.reflector {
             services = services.with(ReflectService::new(reflector.handle()));
         }
@@ -305,6 +316,9 @@ impl Daemon {
         }
         if let Some(watches) = &self.watches {
             parts.push(Arc::new(WatchPart(watches.clone())));
+        }
+        if let Some(leases) = &self.leases {
+            parts.push(Arc::new(LeasePart(leases.clone())));
         }
         if let Some(reflector) = &self.reflector {
             parts.push(Arc::new(reflector.handle()));

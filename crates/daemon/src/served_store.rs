@@ -16,6 +16,7 @@ use nacre_object::{
     ErrorKind, Escaped, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
     WindowPosition,
 };
+use nacre_remote::{LEASE_LENGTH, Leases};
 use nacre_rpc::ClusterKey;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, oneshot};
@@ -49,6 +50,8 @@ pub(crate) enum ServedStore {
         /// The places for scrubs and compactions. Each has a thread and a segment in memory. A scrub whose caller is gone
         /// ends with the segment that it is at, a compaction goes on.
         places: Arc<Semaphore>,
+        /// The leases on objects, which writes of whoever it may be pass through.
+        leases: Arc<Leases>,
     },
     /// A store elsewhere.
     Other(Store),
@@ -76,7 +79,8 @@ impl ServedStore {
             None => LogStore::memory(log),
             Some(folder) => LogStore::open(folder, log).map_err(wrong_setting)?,
         };
-        Ok(ServedStore::Log { store, folder, places: Arc::new(Semaphore::new(LONG_WORK_MAX)) })
+        let (places, leases) = (Arc::new(Semaphore::new(LONG_WORK_MAX)), Leases::new(LEASE_LENGTH));
+        Ok(ServedStore::Log { store, folder, places, leases })
     }
 
     /// Returns the name of the store, for messages.
@@ -97,6 +101,14 @@ impl ServedStore {
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
         match self {
             ServedStore::Log { folder, .. } => folder.as_ref(),
+            ServedStore::Other(_) => None,
+        }
+    }
+
+    /// Returns the leases on the store's objects. There are none in front of a store elsewhere, which others may change.
+    pub(crate) fn leases(&self) -> Option<&Arc<Leases>> {
+        match self {
+            ServedStore::Log { leases, .. } => Some(leases),
             ServedStore::Other(_) => None,
         }
     }
@@ -219,7 +231,7 @@ impl ServedStore {
     /// Returns a handle for the daemon's own use.
     pub(crate) fn handle(&self) -> Store {
         match self {
-            ServedStore::Log { store, .. } => Store::from_engine(Arc::new(store.clone()), &self.name()),
+            ServedStore::Log { .. } => Store::from_engine(Arc::new(self.clone()), &self.name()),
             ServedStore::Other(store) => store.clone(),
         }
     }
@@ -228,14 +240,14 @@ impl ServedStore {
 impl ObjectStore for ServedStore {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         match self {
-            ServedStore::Log { store, .. } => store.apply(object, transaction),
+            ServedStore::Log { store, leases, .. } => leases.apply(store, object, transaction, None),
             ServedStore::Other(store) => store.apply(object, transaction),
         }
     }
 
     fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
         match self {
-            ServedStore::Log { store, .. } => store.apply_once(object, transaction, once),
+            ServedStore::Log { store, leases, .. } => leases.apply(store, object, transaction, Some(once)),
             ServedStore::Other(store) => store.apply_once(object, transaction, once),
         }
     }

@@ -1,12 +1,13 @@
 //! The namespace of a store as a mounted file system, by FUSE.
 //!
-//! Nothing is cached but what the kernel has read of a file between its opening and its closing, unless [`Options::cache`] is set:
-//! entries and attributes are asked for each time they are needed, so changes by others show at once. Permissions are judged by
-//! the rank, for the user and the groups of the process that calls; with a cache by the kernel too, which then finds entries
-//! without asking.
+//! The kernel caches nothing but what it has read of a file between its opening and its closing, unless [`Options::cache`] is set:
+//! it asks for entries and attributes each time they are needed, so changes by others show at once. The rank's store may know the
+//! answer, and then it is given by the thread that reads the kernel's requests. Permissions are judged by the rank, for the user and
+//! the groups of the process that calls; with a cache by the kernel too, which then finds entries without asking.
 
 #![forbid(unsafe_code)]
 
+mod convert;
 mod listing;
 mod lock;
 
@@ -19,14 +20,15 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::task::{Context, Waker};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use fuser::{
-    AccessFlags, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, Config, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
 };
 use nacre::lock::Mode;
 use nacre_meta::inode::{Ino, InodeKind};
@@ -37,6 +39,7 @@ use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+use crate::convert::{attributes, file_type, nanoseconds};
 use crate::listing::Listing;
 pub use crate::lock::SharedLocks;
 use crate::lock::{Piece, between};
@@ -148,7 +151,7 @@ struct Calls {
     locks: Option<Arc<SharedLocks>>,
 }
 
-/// Takes the kernel's requests, and answers each from a task of its own.
+/// Takes the kernel's requests, and answers each from a task of its own, unless the answer is there at once.
 struct Bridge {
     calls: Arc<Calls>,
     handle: Handle,
@@ -157,6 +160,16 @@ struct Bridge {
 impl Bridge {
     fn spawn<F: Future<Output = ()> + Send + 'static>(&self, call: impl FnOnce(Arc<Calls>) -> F) {
         self.handle.spawn(call(self.calls.clone()));
+    }
+
+    /// Answers a request that changes nothing. If the answer is known, it costs no way to another thread and back.
+    fn answer<F: Future<Output = ()> + Send + 'static>(&self, call: impl FnOnce(Arc<Calls>) -> F) {
+        let mut call = Box::pin(call(self.calls.clone()));
+        let _in_runtime = self.handle.enter();
+        // A task looks again at what is not there yet before it waits for it.
+        if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.handle.spawn(call);
+        }
     }
 }
 
@@ -174,49 +187,6 @@ fn user(request: &Request) -> Credentials {
 
 fn errno(error: Error) -> Errno {
     Errno::from_i32(error.errno())
-}
-
-fn time(nanoseconds: i64) -> SystemTime {
-    let distance = Duration::from_nanos(nanoseconds.unsigned_abs());
-    if nanoseconds < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
-}
-
-fn nanoseconds(time: SystemTime) -> i64 {
-    let bounded = |distance: Duration| i64::try_from(distance.as_nanos()).unwrap_or(i64::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => bounded(since),
-        Err(before) => -bounded(before.duration()),
-    }
-}
-
-fn file_type(kind: &InodeKind) -> FileType {
-    match kind {
-        InodeKind::Directory => FileType::Directory,
-        InodeKind::Symlink => FileType::Symlink,
-        InodeKind::Fifo => FileType::NamedPipe,
-        InodeKind::Socket => FileType::Socket,
-        InodeKind::File | InodeKind::Typed(_) => FileType::RegularFile,
-    }
-}
-
-fn attributes(found: &Attributes) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(found.ino.0),
-        size: found.size,
-        blocks: found.size.div_ceil(512),
-        atime: time(found.atime),
-        mtime: time(found.mtime),
-        ctime: time(found.ctime),
-        crtime: time(found.btime),
-        kind: file_type(&found.kind),
-        perm: found.mode as u16,
-        nlink: found.links,
-        uid: found.uid,
-        gid: found.gid,
-        rdev: 0,
-        blksize: 128 << 10,
-        flags: 0,
-    }
 }
 
 fn answer_empty(result: Result<(), Error>, reply: ReplyEmpty) {
@@ -267,7 +237,7 @@ impl Filesystem for Bridge {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (user, name) = (user(request), bytes(name));
-        self.spawn(|calls| async move {
+        self.answer(|calls| async move {
             let found = match &name[..] {
                 b"." => calls.rank.stat(Ino(parent.0)).await,
                 _ => calls.rank.lookup(&user, Ino(parent.0), &name).await,
@@ -277,7 +247,7 @@ impl Filesystem for Bridge {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.spawn(|calls| async move {
+        self.answer(|calls| async move {
             calls.answer_attributes(calls.rank.stat(Ino(ino.0)).await, reply);
         });
     }
@@ -334,7 +304,7 @@ impl Filesystem for Bridge {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        self.spawn(|calls| async move {
+        self.answer(|calls| async move {
             match calls.rank.stat(Ino(ino.0)).await {
                 Ok(found) => reply.data(&found.target),
                 Err(error) => reply.error(errno(error)),
@@ -725,7 +695,7 @@ impl Filesystem for Bridge {
 
     fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let user = user(request);
-        self.spawn(|calls| async move {
+        self.answer(|calls| async move {
             answer_empty(calls.rank.access(&user, Ino(ino.0), mask.bits() as u32 & 7).await, reply);
         });
     }

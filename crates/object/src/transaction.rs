@@ -173,7 +173,7 @@ pub enum Intent {
 }
 
 /// A question about the object as it stood before the transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ReadOp {
     /// Bytes of a range, with its extents and its region version.
     Range {
@@ -249,7 +249,7 @@ impl ReadOp {
 }
 
 /// A range of keys: those that meet all three conditions.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     /// The bound that keys must be greater than.
     pub after: Option<Bytes>,

@@ -390,6 +390,13 @@ impl RemoteStore {
         Ok(self.inner.learn().await?.keeper(object).link().clone())
     }
 
+    /// Returns the index of the server that keeps an object, and the first link to it; `None` if the members are not known yet.
+    pub(crate) fn keeper(&self, object: &ObjectId) -> Option<(usize, Arc<Link>)> {
+        let cluster = self.inner.cluster()?;
+        let index = cluster.rendezvous.choose(object.as_bytes());
+        Some((index, cluster.servers.get(index)?.lines.first()?.link.clone()))
+    }
+
     /// Calls a method of the administration of the server at `address`, one of the store's. Progress reports go to
     /// `report` while the reply is awaited.
     pub fn call(

@@ -44,6 +44,9 @@ pub struct Args {
     /// is opened
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::parse_time)]
     cache: Duration,
+    /// Ask the store each time, instead of keeping entries and attributes as long as its servers promise to tell before they change
+    #[arg(long)]
+    uncached: bool,
     /// Have locks by flock and fcntl hold between the processes of this mount (local), or also between mounts that have this flag
     /// (shared), by the lock service of the store's servers
     #[arg(long, value_name = "WHERE", value_parser = ["local", "shared"], default_value = "local")]
@@ -71,7 +74,8 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     }
     let store = session.open()?;
     let options = RankOptions { create: !args.read_only, owner: caller(), ..RankOptions::default() };
-    let rank = store.rank(options).await.map_err(|error| match error {
+    let cached = if args.uncached { store.clone() } else { store.caching() };
+    let rank = cached.rank(options).await.map_err(|error| match error {
         Error::NotFound => Failure::Failed(format!(
             "{} has no namespace yet; mount it without --read-only to create one",
             store.name()
@@ -122,6 +126,8 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     done.expect("waiting does not panic")
         .map_err(Failure::io(format_args!("continue the mount on {shown}")))?;
     close(rank).await;
+    // Otherwise others would wait for what this mount remembers, until its sessions lapse.
+    let _ = tokio::time::timeout(CALLS_END, cached.end_caching()).await;
     if let Some(locks) = locks {
         // Otherwise they would be left to lapse.
         locks.end().await;
