@@ -377,6 +377,7 @@ impl Task {
                         let _ = fill.await;
                     }
                 }
+                self.log.pass_uncounted().await;
             }
             Attempt::Epoch(found) => {
                 self.forget_positions();
@@ -417,11 +418,15 @@ impl Task {
             // The entries are there, and what is appended next could be anywhere.
             (Attempt::Written, Err(error)) => self.fail(batch, count, Some(first), unknown(&error)),
             (Attempt::Failed(error), _) => self.fail(batch, count, Some(first), error),
-            (Attempt::NotThere, Ok(Some(taken))) if taken < end => {
+            (Attempt::NotThere, raised) => {
                 // Those that nobody else has taken were taken for nothing.
-                let _ = log.fill(taken.max(first), end).await;
+                if let Ok(Some(taken)) = raised
+                    && taken < end
+                {
+                    let _ = log.fill(taken.max(first), end).await;
+                }
+                log.pass_uncounted().await;
             }
-            (Attempt::NotThere, _) => {}
             (Attempt::Epoch(found), _) => {
                 if let Err(error) = log.refresh(known, found).await {
                     self.fail(batch, usize::MAX, None, error);
@@ -511,6 +516,13 @@ impl Inner {
                 Err(SequencerError::Epoch(None)) => return Err(LogError::Missing(self.name.clone())),
                 Err(SequencerError::Store(error)) => patience.wait(error).await?,
             }
+        }
+    }
+
+    /// Counts entries of a dead client that the counter does not count. What is wrong with the store is seen to with the next attempt.
+    async fn pass_uncounted(&self) {
+        if self.counter.is_some() {
+            let _ = self.tail().await;
         }
     }
 

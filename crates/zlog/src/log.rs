@@ -17,7 +17,7 @@ use crate::error::LogError;
 use crate::follow::{FollowOptions, Follower};
 use crate::layout::{self, LogId, View};
 use crate::limit::{BATCH_ENTRIES_MAX, FILL_AFTER, PATIENCE, RECOVER_AFTER};
-use crate::read::Guess;
+use crate::read::{Guess, Located};
 use crate::sequencer::{Sequencer, SequencerError, StoreSequencer};
 use crate::state::{CachedViews, Shape, map_name, read_views};
 use crate::stripe::{Stripe, StripeError};
@@ -71,6 +71,7 @@ pub(crate) struct Inner {
     /// The bytes that are asked for in advance: where one entry is read, and where many are.
     pub read_guess: Guess,
     pub scan_guess: Guess,
+    pub located: Located,
 }
 
 /// The result of a recovery, or of a change of view.
@@ -149,6 +150,7 @@ impl Log {
             refreshing: Default::default(),
             read_guess: Guess::default(),
             scan_guess: Guess::default(),
+            located: Located::default(),
         });
         Ok(Log { appender: Appender::new(inner.clone()), inner })
     }
