@@ -227,7 +227,7 @@ impl Log {
     }
 
     /// Returns the position that is given out next. Entries before it may still be on their way. A recovery of the log may bring it
-    /// back to the end of what was written; nothing else makes it less.
+    /// back to the end of what was written; nothing else makes it less. Whatever was read before this was called is before it.
     ///
     /// # Errors
     /// As [`Log::read`].

@@ -23,7 +23,7 @@ const UNDISTURBED_MIN: u32 = 4;
 /// The number of transactions that others may spoil before the next one waits for a moment.
 const LOSSES_WITHOUT_PAUSE: u32 = 8;
 /// The time for which a request waits for its turn: who has it may be in a runtime that does not run at the moment.
-const TURN_TIME_MAX: Duration = Duration::from_secs(1);
+const TURN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A failure to get positions.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -267,13 +267,16 @@ impl StoreSequencer {
             Some(counter) => counter,
             None => self.counter(epoch).await?,
         };
-        let mut losses = 0;
+        let mut losses: u32 = 0;
         loop {
             if counter.epoch != epoch {
                 return Err(SequencerError::Epoch(Some(counter.epoch)));
             }
             // Also those that have come since the last attempt: it is only now that positions are taken.
             self.admit(epoch, requests);
+            if requests.is_empty() {
+                return Ok(counter.tail);
+            }
             let count = requests.iter().fold(0, |sum: u64, request| sum.saturating_add(request.count));
             let Some(tail) = counter.tail.checked_add(count) else {
                 let text = "the log has no more positions";
@@ -351,8 +354,15 @@ impl Sequencer for StoreSequencer {
                 match answer.try_recv() {
                     Ok(result) => return result,
                     Err(TryRecvError::Closed) => continue,
-                    Err(TryRecvError::Empty) => self.take_for_all(epoch).await,
+                    Err(TryRecvError::Empty) => {}
                 }
+                if turn.is_none() {
+                    // Whoever has the turn may have this request, too, so it is made anew.
+                    let (reply, other) = oneshot::channel();
+                    answer = other;
+                    self.waiting.lock().push(Request { epoch, count, reply });
+                }
+                self.take_for_all(epoch).await;
                 drop(turn);
                 if let Ok(result) = answer.try_recv() {
                     return result;
