@@ -3,7 +3,12 @@
 //! One write is on its way at a time, and it goes to one object, wholly or not at all: so what a handle appends is in the log in the
 //! order in which it was appended, whatever fails. Entries that come meanwhile are written together, and their positions are taken
 //! during the write. No position is taken before its entry is there: an append that begins after another
-//! handle's was acknowledged would come before it otherwise.
+//! handle's was acknowledged would come before it otherwise. For the same reason none is kept in stock.
+//!
+//! A handle that has appended alone for some time takes no positions before it writes: it reads the counter, which no sync is waited
+//! for, and then writes and raises the counter at once (`Task::write_at_once`). A client that dies in between leaves either positions that
+//! were counted and not written, a hole that readers fill, or entries that are not counted. These are in the log, as any of which no
+//! reply came: who appends next finds the places taken, and goes on behind them, and [`Log::tail`](crate::Log::tail) counts them.
 //!
 //! Once a write has failed, what waits behind it is refused, and so is what comes until those whose entries failed know of it. Otherwise
 //! the entries of a program that submits many before it looks at the first answer would be in the log with some missing in between.
@@ -14,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join};
 use nacre_object::{ByteRange, ErrorKind, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -25,7 +30,7 @@ use crate::layout::View;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, SLOT_BYTES, WAITING_BYTES_MAX};
 use crate::log::Inner;
 use crate::reserved::Reserved;
-use crate::sequencer::SequencerError;
+use crate::sequencer::{SequencerError, Turn};
 use crate::state::{CachedViews, Shape};
 use crate::stripe::{Stripe, StripeError, Written};
 
@@ -302,6 +307,9 @@ impl Task {
         {
             self.reserved.add(first, count);
         }
+        if self.reserved.is_empty() && self.write_at_once(&known, batch).await {
+            return;
+        }
         if self.reserved.is_empty() {
             match self.reserve(&known, batch.len() as u64).await {
                 Ok(true) => {}
@@ -357,7 +365,19 @@ impl Task {
             Attempt::NotThere => {
                 // What comes next must not be at a lower position than this.
                 self.reserved.pass(first);
-                let _ = self.log.fill(first, first + count as u64).await;
+                let fill = self.log.fill(first, first + count as u64);
+                match self.taking.take() {
+                    // Other handles of this process may wait for it.
+                    Some(PositionRequest { count, first }) => {
+                        if let (_, Ok(first)) = join(fill, first).await {
+                            self.reserved.add(first, count);
+                        }
+                    }
+                    None => {
+                        let _ = fill.await;
+                    }
+                }
+                self.log.pass_uncounted().await;
             }
             Attempt::Epoch(found) => {
                 self.forget_positions();
@@ -366,6 +386,54 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// Writes the first entries where the log ends, while the counter is raised: a handle that appends alone waits for both together.
+    /// Returns false if another handle takes positions, too, or if that is not known, and then has done nothing.
+    ///
+    /// The counter is read after the entries were there, so all that was acknowledged before is at lower positions. They are acknowledged
+    /// after the counter was raised, so all that is appended later is at greater ones. If another handle takes these positions in
+    /// between, either its entries are there or these, and the other ones are written elsewhere.
+    async fn write_at_once(&mut self, known: &Arc<CachedViews>, batch: &mut VecDeque<Waiting>) -> bool {
+        let (log, epoch) = (self.log.clone(), self.epoch);
+        let Some(turn) = log.counter.as_ref().and_then(|counter| counter.alone()) else { return false };
+        let Some(first) = turn.read(epoch).await else { return false };
+        let view = known.views.last();
+        if !(view.start..view.positions_end()).contains(&first) {
+            return false;
+        }
+        let room = view.together(first).min(view.positions_end() - first);
+        let count = room.min(batch.len() as u64);
+        let end = first + count;
+        let counting = async {
+            let raised = log.count(&turn, epoch, first, end).await;
+            // Others need not wait for the entries.
+            drop(turn);
+            raised
+        };
+        let count = count as usize;
+        let (attempt, raised) = join(log.put(known, view, first, batch.iter().take(count)), counting).await;
+        match (attempt, raised) {
+            (Attempt::Written, Ok(_)) => self.answer(batch, count, first),
+            // The entries are there, and what is appended next could be anywhere.
+            (Attempt::Written, Err(error)) => self.fail(batch, count, Some(first), unknown(&error)),
+            (Attempt::Failed(error), _) => self.fail(batch, count, Some(first), error),
+            (Attempt::NotThere, raised) => {
+                // Those that nobody else has taken were taken for nothing.
+                if let Ok(Some(taken)) = raised
+                    && taken < end
+                {
+                    let _ = log.fill(taken.max(first), end).await;
+                }
+                log.pass_uncounted().await;
+            }
+            (Attempt::Epoch(found), _) => {
+                if let Err(error) = log.refresh(known, found).await {
+                    self.fail(batch, usize::MAX, None, error);
+                }
+            }
+        }
+        true
     }
 
     /// Begins to take positions during a write: one for each entry that waits already, of which `left` are in the batch.
@@ -430,6 +498,34 @@ impl Task {
 }
 
 impl Inner {
+    /// Raises the counter from `first` to `end`, as long as it takes. Returns what it was; `None` if it was as great already.
+    async fn count(
+        &self,
+        turn: &Turn<'_>,
+        epoch: u64,
+        first: u64,
+        end: u64,
+    ) -> Result<Option<u64>, LogError> {
+        let mut patience = self.patience();
+        loop {
+            match turn.raise(epoch, first, end).await {
+                Ok(before) => return Ok(before),
+                // A recovery has found what was written: it seals the objects before it installs its epoch.
+                Err(SequencerError::Epoch(Some(found))) if found > epoch => return Ok(None),
+                Err(SequencerError::Epoch(Some(_))) => return Err(self.nonsense()),
+                Err(SequencerError::Epoch(None)) => return Err(LogError::Missing(self.name.clone())),
+                Err(SequencerError::Store(error)) => patience.wait(error).await?,
+            }
+        }
+    }
+
+    /// Counts entries of a dead client that the counter does not count. What is wrong with the store is seen to with the next attempt.
+    async fn pass_uncounted(&self) {
+        if self.counter.is_some() {
+            let _ = self.tail().await;
+        }
+    }
+
     /// Writes entries at consecutive positions of one object, until it is known whether they are there.
     async fn put<'a>(
         &self,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::join;
 use nacre_map::{ClusterMap, Proposer, Random};
 use nacre_object::{ErrorKind, Escaped, ObjectId, ObjectStore, Outcome, StoreError, Transaction};
 use parking_lot::Mutex;
@@ -11,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::append::Appender;
 use crate::directory::Directory;
-use crate::entry::{Entry, Slot};
+use crate::entry::{Entry, Index, Slot};
 use crate::error::LogError;
 use crate::follow::{FollowOptions, Follower};
 use crate::layout::{self, LogId, View};
-use crate::limit::{FILL_AFTER, PATIENCE, RECOVER_AFTER};
-use crate::read::Guess;
+use crate::limit::{BATCH_ENTRIES_MAX, FILL_AFTER, PATIENCE, RECOVER_AFTER};
+use crate::read::{Guess, Located};
 use crate::sequencer::{Sequencer, SequencerError, StoreSequencer};
 use crate::state::{CachedViews, Shape, map_name, read_views};
 use crate::stripe::{Stripe, StripeError};
@@ -61,6 +62,8 @@ pub(crate) struct Inner {
     pub id: LogId,
     pub options: Options,
     pub sequencer: Arc<dyn Sequencer>,
+    /// The sequencer, if it is the counter in the store.
+    pub counter: Option<Arc<StoreSequencer>>,
     pub map: ClusterMap,
     pub proposer: Proposer,
     pub known: Mutex<Arc<CachedViews>>,
@@ -68,6 +71,7 @@ pub(crate) struct Inner {
     /// The bytes that are asked for in advance: where one entry is read, and where many are.
     pub read_guess: Guess,
     pub scan_guess: Guess,
+    pub located: Located,
 }
 
 /// The result of a recovery, or of a change of view.
@@ -123,11 +127,13 @@ impl Log {
         let map = ClusterMap::new(store.clone(), &map_name(id))?.with_random(random.clone());
         let views = read_views_patiently(&map, name, RetryBudget::new(patience, random)).await?;
         let known = Mutex::new(Arc::new(views));
-        let sequencer = match &options.sequencer {
-            Some(sequencer) => sequencer.clone(),
+        let (sequencer, counter): (Arc<dyn Sequencer>, _) = match &options.sequencer {
+            Some(sequencer) => (sequencer.clone(), None),
             None => {
-                let sequencer = StoreSequencer::new(store.clone(), layout::head(id)?);
-                Arc::new(sequencer.with_random(options.random.clone()))
+                let counter = StoreSequencer::new(store.clone(), layout::head(id)?);
+                let counter = Arc::new(counter.with_random(options.random.clone()));
+                let sequencer: Arc<dyn Sequencer> = counter.clone();
+                (sequencer, Some(counter))
             }
         };
         let proposer = map.proposer(Default::default());
@@ -137,12 +143,14 @@ impl Log {
             id,
             options,
             sequencer,
+            counter,
             map,
             proposer,
             known,
             refreshing: Default::default(),
             read_guess: Guess::default(),
             scan_guess: Guess::default(),
+            located: Located::default(),
         });
         Ok(Log { appender: Appender::new(inner.clone()), inner })
     }
@@ -219,7 +227,7 @@ impl Log {
     }
 
     /// Returns the position that is given out next. Entries before it may still be on their way. A recovery of the log may bring it
-    /// back to the end of what was written; nothing else makes it less.
+    /// back to the end of what was written; nothing else makes it less. Whatever was read before this was called is before it.
     ///
     /// # Errors
     /// As [`Log::read`].
@@ -432,14 +440,72 @@ impl Inner {
 
     pub async fn tail(&self) -> Result<u64, LogError> {
         let mut patience = self.patience();
+        // The position up to which entries were found that the counter did not count.
+        let mut uncounted = 0;
         loop {
             let known = self.known();
-            match self.sequencer.read(known.views.epoch()).await {
-                Ok(tail) => return Ok(tail),
-                Err(SequencerError::Epoch(found)) => self.refresh(&known, found).await?,
-                Err(SequencerError::Store(error)) => patience.wait(error).await?,
+            let epoch = known.views.epoch();
+            // The counter is most often as it was: then what is there is known at the same time.
+            let guess = self.counter.as_ref().and_then(|counter| counter.seen(epoch));
+            let guessed = async {
+                match guess {
+                    Some(guess) => Some(self.written_from(&known, guess).await),
+                    None => None,
+                }
+            };
+            let (read, guessed) = join(self.sequencer.read(epoch), guessed).await;
+            let tail = match read {
+                Ok(tail) => tail.max(uncounted),
+                Err(SequencerError::Epoch(found)) => {
+                    self.refresh(&known, found).await?;
+                    continue;
+                }
+                Err(SequencerError::Store(error)) => {
+                    patience.wait(error).await?;
+                    continue;
+                }
+            };
+            let Some(counter) = &self.counter else { return Ok(tail) };
+            let written = match guessed {
+                Some(written) if guess == Some(tail) => written,
+                _ => self.written_from(&known, tail).await,
+            };
+            uncounted = match written {
+                Ok(end) if end == tail => return Ok(tail),
+                Ok(end) => end,
+                Err(error) => {
+                    self.again(&known, error, &mut patience).await?;
+                    continue;
+                }
+            };
+            if !self.options.read_only {
+                match counter.raise(epoch, uncounted).await {
+                    Ok(_) => {}
+                    Err(SequencerError::Epoch(found)) => self.refresh(&known, found).await?,
+                    Err(SequencerError::Store(error)) => patience.wait(error).await?,
+                }
             }
         }
+    }
+
+    /// Returns the end of the positions from one on to which something was written, as far as they are in one object. An entry that is
+    /// written while the counter is raised may be there before the counter says so, also for ever, if its writer has died: a reader that
+    /// has seen it must not be told an earlier end of the log.
+    async fn written_from(&self, known: &CachedViews, position: u64) -> Result<u64, StripeError> {
+        let view = known.views.last();
+        if !(view.start..view.positions_end()).contains(&position) {
+            return Ok(position);
+        }
+        let (index, place) = view.locate(position);
+        let object = layout::object(self.id, view, index)?;
+        let stripe = self.stripe(&object, view);
+        if stripe.read(place, 1, 0).await?.entries.first().is_none_or(|index| *index == Index::Nothing) {
+            return Ok(position);
+        }
+        let room = view.together(position).min(view.positions_end() - position);
+        let indices = stripe.read(place, room.min(BATCH_ENTRIES_MAX as u64), 0).await?.entries;
+        let written = indices.iter().take_while(|index| **index != Index::Nothing).count();
+        Ok(position + written as u64)
     }
 
     pub fn nonsense(&self) -> LogError {

@@ -1,12 +1,14 @@
 //! Reading: one position, or many at once.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
 use nacre_object::{ByteRange, ObjectId, RangeRead};
+use parking_lot::Mutex;
 
-use crate::entry::{Entry, Index, Slot, signature};
+use crate::entry::{Entry, Index, Locator, Slot, signature};
 use crate::error::LogError;
 use crate::layout::{self, View};
 use crate::limit::{BATCH_ENTRIES_MAX, SLOT_BYTES};
@@ -21,6 +23,8 @@ const RANGES_MAX: usize = 1024;
 const GUESS_BYTES_MAX: u64 = 64 << 10;
 /// The part of what was asked for in vain by which the next guess is smaller.
 const GUESS_STEPS: u64 = 256;
+/// The number of entries whose locations are remembered, which take about three megabytes.
+const LOCATED_MAX: usize = 1 << 16;
 
 /// Positions as they were read.
 #[derive(Debug, Default)]
@@ -64,6 +68,30 @@ impl Guess {
     }
 }
 
+/// The locations of entries that were read one by one: another read asks for the entry alone, and not for its index.
+///
+/// A location is good for ever, as entries are never moved: when one is trimmed, its bytes are removed in the same transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Located(Mutex<HashMap<u64, Locator>>);
+
+impl Located {
+    fn get(&self, position: u64) -> Option<Locator> {
+        self.0.lock().get(&position).copied()
+    }
+
+    fn learn(&self, position: u64, locator: Locator) {
+        let mut located = self.0.lock();
+        if located.len() >= LOCATED_MAX {
+            located.clear();
+        }
+        located.insert(position, locator);
+    }
+
+    fn forget(&self, position: u64) {
+        self.0.lock().remove(&position);
+    }
+}
+
 impl Inner {
     pub async fn read(&self, position: u64) -> Result<Slot, LogError> {
         let guess = self.read_guess.bytes();
@@ -76,14 +104,37 @@ impl Inner {
             }
             let (index, place) = view.locate(position);
             let object = self.object(view, index)?;
-            match self.read_place(self.stripe(&object, view), place, guess).await {
+            let stripe = self.stripe(&object, view);
+            let slot = match self.located.get(position) {
+                Some(locator) => {
+                    let found = read_located(stripe, place, locator).await;
+                    if matches!(found, Ok(None)) {
+                        self.located.forget(position);
+                    }
+                    found
+                }
+                None => Ok(None),
+            };
+            let slot = match slot {
+                Ok(Some(entry)) => Ok(Slot::Entry(entry)),
+                // Something of it is gone, and the index says why.
+                Ok(None) => self.read_place(stripe, position, place, guess).await,
+                Err(error) => Err(error),
+            };
+            match slot {
                 Ok(slot) => return Ok(slot),
                 Err(error) => self.again(&known, error, &mut patience).await?,
             }
         }
     }
 
-    async fn read_place(&self, stripe: Stripe<'_>, place: u64, guess: u64) -> Result<Slot, StripeError> {
+    async fn read_place(
+        &self,
+        stripe: Stripe<'_>,
+        position: u64,
+        place: u64,
+        guess: u64,
+    ) -> Result<Slot, StripeError> {
         let Indices { entries, data, .. } = stripe.read(place, 1, guess).await?;
         let locator = match entries.first() {
             Some(Index::Entry(locator)) => locator,
@@ -99,7 +150,11 @@ impl Inner {
             record = stripe.read_data(&[range]).await?.pop().flatten();
         }
         match record {
-            Some(record) => Entry::get(&record).map(Slot::Entry).ok_or_else(|| stripe.damaged(place)),
+            Some(record) => {
+                let entry = Entry::get(&record).ok_or_else(|| stripe.damaged(place))?;
+                self.located.learn(position, *locator);
+                Ok(Slot::Entry(entry))
+            }
             // Entries are never changed but by trimming.
             None => Ok(Slot::Trimmed),
         }
@@ -268,6 +323,17 @@ impl Inner {
             }
         }
     }
+}
+
+/// Reads the entry at a place whose location is known; `None` if something of it is gone.
+async fn read_located(
+    stripe: Stripe<'_>,
+    place: u64,
+    locator: Locator,
+) -> Result<Option<Entry>, StripeError> {
+    let range = ByteRange::new(locator.begins(place), u64::from(locator.length));
+    let record = stripe.read_data(&[range]).await?.pop().flatten();
+    Ok(record.and_then(|record| Entry::get(&record)))
 }
 
 /// Returns how many bytes from a place on a range takes; 0 if it does not begin there.

@@ -4,6 +4,8 @@
 //! costs the second writer another attempt and nothing else. (CORFU; Sevilla et al., *Malacology*, section 5.2.1.)
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -13,6 +15,15 @@ use nacre_object::{
     Transaction, WriteOp,
 };
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+
+/// The number of changes of the counter, with nobody else's in between, after which a handle takes itself to append alone.
+const UNDISTURBED_MIN: u32 = 4;
+/// The number of transactions that others may spoil before the next one waits for a moment.
+const LOSSES_WITHOUT_PAUSE: u32 = 8;
+/// The time for which a request waits for its turn: who has it may be in a runtime that does not run at the moment.
+const TURN_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A failure to get positions.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -51,25 +62,41 @@ pub trait Sequencer: Send + Sync {
 /// A sequencer that needs nothing but the store: a counter in an object, which is raised by conditional transactions.
 ///
 /// A transaction's condition is the counter that the client saw last. If another client was faster, the refusal says what the
-/// counter is now. The counter is as durable as the store makes all writes, before the positions are used.
+/// counter is now. The counter is as durable as the store makes all writes, before an append is acknowledged.
+///
+/// Requests of one process take turns: one transaction is on its way at a time, and takes positions for all requests that wait then. So
+/// it may be refused for the sake of other processes only.
 #[derive(derive_more::Debug)]
 #[debug("StoreSequencer")]
 pub struct StoreSequencer {
     store: Arc<dyn ObjectStore>,
     head: ObjectId,
-    /// The counter as it was seen last.
+    /// The greatest counter that was seen.
     seen: Mutex<Option<Counter>>,
+    /// Requests that no transaction takes positions for yet.
+    waiting: Mutex<Vec<Request>>,
+    /// Locked by the request whose transaction is on its way.
+    turn: tokio::sync::Mutex<()>,
+    /// The number of changes of the counter since another client's, or since several requests waited at a time.
+    undisturbed: AtomicU32,
     random: Random,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A request for positions.
+struct Request {
+    epoch: u64,
+    count: u64,
+    reply: oneshot::Sender<Result<u64, SequencerError>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Counter {
     epoch: u64,
     tail: u64,
 }
 
 impl Counter {
-    /// Returns the bytes of the counter, which are compared as the epochs are.
+    /// Returns the bytes of the counter, which are compared as counters are.
     fn encode(self) -> Bytes {
         Bytes::from([self.epoch.to_be_bytes(), self.tail.to_be_bytes()].concat())
     }
@@ -87,7 +114,15 @@ fn key() -> Key {
 impl StoreSequencer {
     /// Creates a handle on the sequencer in an object.
     pub fn new(store: Arc<dyn ObjectStore>, head: ObjectId) -> Self {
-        Self { store, head, seen: Mutex::new(None), random: Random::default() }
+        Self {
+            store,
+            head,
+            seen: Mutex::new(None),
+            waiting: Mutex::default(),
+            turn: tokio::sync::Mutex::new(()),
+            undisturbed: AtomicU32::new(0),
+            random: Random::default(),
+        }
     }
 
     /// Replaces the source of pauses; without this, nobody can foresee them.
@@ -116,8 +151,34 @@ impl StoreSequencer {
         };
         let Some(Answer::Value(value)) = done.answers.pop() else { return Err(self.nonsense()) };
         let counter = self.decode(value)?;
-        *self.seen.lock() = Some(counter);
+        if self.saw(counter).is_some_and(|before| before < counter) {
+            self.disturbed();
+        }
         if counter.epoch == epoch { Ok(counter) } else { Err(SequencerError::Epoch(Some(counter.epoch))) }
+    }
+
+    /// Notes a counter, and returns the one that was seen before. An answer may be older than one that came before it.
+    fn saw(&self, counter: Counter) -> Option<Counter> {
+        let mut seen = self.seen.lock();
+        let before = *seen;
+        *seen = before.max(Some(counter));
+        before
+    }
+
+    /// Notes that this is not the only one who takes positions.
+    fn disturbed(&self) {
+        self.undisturbed.store(0, Ordering::Relaxed);
+    }
+
+    fn is_undisturbed(&self) -> bool {
+        self.undisturbed.load(Ordering::Relaxed) >= UNDISTURBED_MIN
+    }
+
+    /// Notes a change of the counter from what it was left at.
+    fn changed(&self, to: Counter) {
+        self.saw(to);
+        let changes = self.undisturbed.load(Ordering::Relaxed);
+        self.undisturbed.store(changes.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Replaces the counter if it is as expected; otherwise returns what it is.
@@ -126,46 +187,185 @@ impl StoreSequencer {
         let write = WriteOp::SetKey { key: key(), value: to.encode() };
         match self.store.apply(&self.head, Transaction::new().guard(guard).change(write)).await? {
             Outcome::Done(_) => {
-                *self.seen.lock() = Some(to);
+                self.changed(to);
                 Ok(Ok(()))
             }
             Outcome::Refused(refusal) => {
                 let Found::Value(value) = refusal.found else { return Err(self.nonsense()) };
                 let found = self.decode(value)?;
+                // Also if it is less: a store that does not make every write durable may have lost what was seen.
                 *self.seen.lock() = Some(found);
+                self.disturbed();
                 Ok(Err(found))
             }
         }
+    }
+
+    /// Raises the counter of an epoch to a position, if it is less. Returns what it was; `None` if it was as great already. This may be
+    /// repeated, and nothing but another epoch refuses it.
+    ///
+    /// # Errors
+    /// As [`Sequencer::next`].
+    pub(crate) async fn raise(&self, epoch: u64, tail: u64) -> Result<Option<u64>, SequencerError> {
+        let to = Counter { epoch, tail };
+        let guard = Guard::Key { key: key(), check: Check::Less(to.encode()) };
+        let write = WriteOp::SetKey { key: key(), value: to.encode() };
+        let transaction = Transaction::new().guard(guard).read(ReadOp::Key { key: key() }).change(write);
+        let (value, raised) = match self.store.apply(&self.head, transaction).await? {
+            Outcome::Done(mut done) => match done.answers.pop() {
+                Some(Answer::Value(value)) => (value, true),
+                _ => return Err(self.nonsense()),
+            },
+            Outcome::Refused(refusal) => match refusal.found {
+                Found::Value(value) => (value, false),
+                _ => return Err(self.nonsense()),
+            },
+        };
+        let before = self.decode(value)?;
+        self.saw(if raised { to } else { before });
+        match before.epoch == epoch {
+            true => Ok(raised.then_some(before.tail)),
+            false => Err(SequencerError::Epoch(Some(before.epoch))),
+        }
+    }
+
+    /// Returns the right to be the only one of this process who changes the counter, if nobody else seems to, in this process or another.
+    pub(crate) fn alone(&self) -> Option<Turn<'_>> {
+        if !self.is_undisturbed() {
+            return None;
+        }
+        match self.turn.try_lock() {
+            Ok(turn) if self.waiting.lock().is_empty() => Some(Turn { sequencer: self, _turn: turn }),
+            _ => {
+                self.disturbed();
+                None
+            }
+        }
+    }
+
+    /// Returns the greatest position that this has seen the counter of an epoch at.
+    pub(crate) fn seen(&self, epoch: u64) -> Option<u64> {
+        self.seen.lock().filter(|seen| seen.epoch == epoch).map(|seen| seen.tail)
+    }
+
+    /// Takes positions for all requests of an epoch, and answers them. The caller has the turn.
+    async fn take_for_all(&self, epoch: u64) {
+        let mut requests = Vec::new();
+        let mut first = self.take_together(epoch, &mut requests).await;
+        for Request { count, reply, .. } in requests {
+            let _ = reply.send(first.clone());
+            if let Ok(first) = &mut first {
+                *first += count;
+            }
+        }
+    }
+
+    async fn take_together(&self, epoch: u64, requests: &mut Vec<Request>) -> Result<u64, SequencerError> {
+        self.admit(epoch, requests);
+        let seen = *self.seen.lock();
+        let mut counter = match seen.filter(|seen| seen.epoch == epoch) {
+            Some(counter) => counter,
+            None => self.counter(epoch).await?,
+        };
+        let mut losses: u32 = 0;
+        loop {
+            if counter.epoch != epoch {
+                return Err(SequencerError::Epoch(Some(counter.epoch)));
+            }
+            // Also those that have come since the last attempt: it is only now that positions are taken.
+            self.admit(epoch, requests);
+            if requests.is_empty() {
+                return Ok(counter.tail);
+            }
+            let count = requests.iter().fold(0, |sum: u64, request| sum.saturating_add(request.count));
+            let Some(tail) = counter.tail.checked_add(count) else {
+                let text = "the log has no more positions";
+                return Err(StoreError::new(ErrorKind::OutOfSpace, text).into());
+            };
+            match self.replace(counter, Counter { epoch, tail }).await? {
+                Ok(()) => return Ok(counter.tail),
+                Err(found) => counter = found,
+            }
+            // Somebody is first each time, so all together go on; those who lose again and again come apart.
+            losses += 1;
+            if losses > LOSSES_WITHOUT_PAUSE {
+                let longest = Duration::from_micros(100 << (losses - LOSSES_WITHOUT_PAUSE).min(5));
+                tokio::time::sleep(self.random.part(longest)).await;
+                counter = self.counter(epoch).await?;
+            }
+        }
+    }
+
+    /// Adds the requests of an epoch that wait, without those that were given up.
+    fn admit(&self, epoch: u64, requests: &mut Vec<Request>) {
+        let mut waiting = self.waiting.lock();
+        let live = std::mem::take(&mut *waiting).into_iter().filter(|request| !request.reply.is_closed());
+        let (admitted, others): (Vec<Request>, Vec<Request>) =
+            live.partition(|request| request.epoch == epoch);
+        *waiting = others;
+        drop(waiting);
+        requests.extend(admitted);
+        if requests.len() > 1 {
+            self.disturbed();
+        }
+    }
+}
+
+/// The right to be the only one of this process who changes a counter.
+pub(crate) struct Turn<'a> {
+    sequencer: &'a StoreSequencer,
+    _turn: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Turn<'_> {
+    /// Returns the position that is given out next; `None` if another process has taken some, or if it cannot be learnt.
+    pub(crate) async fn read(&self, epoch: u64) -> Option<u64> {
+        let counter = self.sequencer.counter(epoch).await.ok()?;
+        self.sequencer.is_undisturbed().then_some(counter.tail)
+    }
+
+    /// As [`StoreSequencer::raise`], of a counter that was read as `from`.
+    pub(crate) async fn raise(&self, epoch: u64, from: u64, to: u64) -> Result<Option<u64>, SequencerError> {
+        let before = self.sequencer.raise(epoch, to).await?;
+        if before != Some(from) {
+            self.sequencer.disturbed();
+        }
+        Ok(before)
     }
 }
 
 impl Sequencer for StoreSequencer {
     fn next(&self, epoch: u64, count: u64) -> BoxFuture<'_, Result<u64, SequencerError>> {
         Box::pin(async move {
-            let seen = *self.seen.lock();
-            let mut counter = match seen.filter(|seen| seen.epoch == epoch) {
-                Some(counter) => counter,
-                None => self.counter(epoch).await?,
-            };
-            let mut losses = 0;
             loop {
-                if counter.epoch != epoch {
-                    return Err(SequencerError::Epoch(Some(counter.epoch)));
-                }
-                let Some(tail) = counter.tail.checked_add(count) else {
-                    let text = "the log has no more positions";
-                    return Err(StoreError::new(ErrorKind::OutOfSpace, text).into());
+                let (reply, mut answer) = oneshot::channel();
+                self.waiting.lock().push(Request { epoch, count, reply });
+                let turn = tokio::select! {
+                    biased;
+                    answered = &mut answer => match answered {
+                        Ok(result) => return result,
+                        // Whoever was about to take positions for this one was given up.
+                        Err(_) => continue,
+                    },
+                    turn = self.turn.lock() => Some(turn),
+                    // Turns save transactions, and are needed for nothing else.
+                    () = tokio::time::sleep(TURN_TIME_MAX) => None,
                 };
-                match self.replace(counter, Counter { epoch, tail }).await? {
-                    Ok(()) => return Ok(counter.tail),
-                    Err(found) => counter = found,
+                match answer.try_recv() {
+                    Ok(result) => return result,
+                    Err(TryRecvError::Closed) => continue,
+                    Err(TryRecvError::Empty) => {}
                 }
-                // Somebody is first each time, so all together go on; those who lose again and again come apart.
-                losses += 1;
-                if losses > 3 {
-                    let longest = std::time::Duration::from_micros(50 << losses.min(8));
-                    tokio::time::sleep(self.random.part(longest)).await;
-                    counter = self.counter(epoch).await?;
+                if turn.is_none() {
+                    // Whoever has the turn may have this request, too, so it is made anew.
+                    let (reply, other) = oneshot::channel();
+                    answer = other;
+                    self.waiting.lock().push(Request { epoch, count, reply });
+                }
+                self.take_for_all(epoch).await;
+                drop(turn);
+                if let Ok(result) = answer.try_recv() {
+                    return result;
                 }
             }
         })
@@ -199,7 +399,7 @@ impl Sequencer for StoreSequencer {
                 if let Outcome::Done(_) =
                     self.store.apply(&self.head, Transaction::new().guard(guard).change(write)).await?
                 {
-                    *self.seen.lock() = Some(to);
+                    self.saw(to);
                     return Ok(());
                 }
             }

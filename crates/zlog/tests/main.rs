@@ -13,4 +13,5 @@ mod suite {
     pub mod recovery;
     #[path = "../../examples/replicated_map/replica.rs"]
     pub mod replica;
+    pub mod turns;
 }
