@@ -319,9 +319,12 @@ mod tests {
         }
     }
 
+    /// The end of walks: all paths with their sizes, the errors, and the number of directories that were left.
+    type Walked = (Vec<(Vec<u8>, u64)>, Vec<WalkError>, u64);
+
     /// Walks a tree, and returns all paths with their sizes, the errors, and the number of directories that were left. If `again`,
     /// another walk goes on whenever one stops.
-    fn walked(tree: Tree, metadata: bool, again: bool) -> (Vec<(Vec<u8>, u64)>, Vec<WalkError>, u64) {
+    fn walked(tree: Tree, metadata: bool, again: bool) -> Walked {
         let threads = NonZeroUsize::new(3).unwrap();
         let tree: Arc<dyn Source> = Arc::new(tree);
         let walk = || {

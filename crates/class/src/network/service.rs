@@ -288,11 +288,12 @@ type Slot = Arc<Mutex<Option<Received>>>;
 
 /// The reply to a call. Dropped when its caller is gone.
 #[derive(derive_more::Debug)]
-#[debug("Pending")]
 pub enum Pending {
     /// A call that runs where this is polled, and goes to the threads only if it is long.
+    #[debug("Here")]
     Here(Arc<Slice>, Pin<Box<dyn Future<Output = Finished> + Send>>),
     /// A call that runs on the threads, or waits for one.
+    #[debug("Elsewhere")]
     Elsewhere(Slot, RemoteHandle<Finished>),
 }
 

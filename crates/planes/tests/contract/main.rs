@@ -12,9 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nacre_planes::plane::PlaneKind;
 
+/// A test of a plane, and its name.
+type SmallTest = (&'static str, fn(PlaneKind));
+
 /// Runs small tests of a plane, several at once: nearly all of their time they wait for the kernel, which makes and removes
 /// their networks. The thread of each has its name.
-fn run_small(kind: PlaneKind, tests: &[(&str, fn(PlaneKind))]) {
+fn run_small(kind: PlaneKind, tests: &[SmallTest]) {
     const AT_ONCE: usize = 4;
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -373,7 +373,7 @@ mod tests {
         let session = table.open(at(0)).unwrap();
         assert!(table.grant(session, &o, 1, at(0)));
         table.begin_write(&o);
-        assert_eq!(table.end(session), [o.clone()]);
+        assert_eq!(table.end(session), std::slice::from_ref(&o));
         assert_eq!(table.blocked_until(&o, at(0)), None);
         table.end_write(&o);
         assert!(table.objects.is_empty() && table.leases == 0);

@@ -157,7 +157,8 @@ impl World {
         let Client { cache, session: own, .. } = &mut self.clients[client];
         match message {
             Message::Leased { session, number, object, granted } => {
-                if !cache.granted(&self.objects[object], number, session, granted) {
+                let is_taken = cache.granted(&self.objects[object], number, session, granted);
+                if !is_taken {
                     self.send(client, Message::GiveBack { session, number, object });
                 }
             }
