@@ -138,7 +138,7 @@ pub(crate) struct LoadEntry {
 
 /// Returns the keys of an object with loads that can be numbers, in order.
 pub(crate) async fn entries(store: &dyn ObjectStore, object: &str) -> Result<Vec<LoadEntry>, StoreError> {
-    let object = ObjectId::new(object)?;
+    let object = object.parse::<ObjectId>()?;
     let mut found: Vec<LoadEntry> = Vec::new();
     let mut range = KeyRange::all();
     loop {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures::{TryStreamExt, stream};
 use nacre_object::stripe::record::{Content, RECORD, Record, State, now};
 use nacre_object::{
