@@ -259,6 +259,7 @@ fn replaced() -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use futures::executor::block_on;
 
     use super::*;

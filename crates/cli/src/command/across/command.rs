@@ -43,6 +43,9 @@ pub struct Request<'a> {
     pub dry_run: bool,
 }
 
+/// A function that is given what would be done, and with which path.
+pub type Report = dyn Fn(&'static str, &[u8]);
+
 /// A source: where it is, whether it is a directory, and the name of a copy in a directory.
 struct Located<D> {
     place: (D, CString),
@@ -56,7 +59,7 @@ pub fn run(
     session: &Context,
     request: &Request<'_>,
     progress: &Progress,
-    plan: (&Plan, &dyn Fn(&'static str, &[u8])),
+    plan: (&Plan, &Report),
 ) -> Result<(), Failure> {
     raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -90,7 +93,7 @@ async fn between(
     tree: &Tree,
     request: &Request<'_>,
     progress: &Progress,
-    plan: (&Plan, &dyn Fn(&'static str, &[u8])),
+    plan: (&Plan, &Report),
 ) -> Result<(), Failure> {
     let (local, remote) = (Local::new(request.extended), Namespace::new(tree, request.extended));
     let path = request.source.as_os_str().as_bytes().to_vec();
@@ -127,7 +130,7 @@ async fn pass<S: Side, T: Side>(
     ends: &Ends<S, T>,
     request: &Request<'_>,
     progress: &Progress,
-    (plan, report): (&Plan, &dyn Fn(&'static str, &[u8])),
+    (plan, report): (&Plan, &Report),
 ) {
     let settings = Settings {
         same: if request.checksum { Same::Contents } else { Same::Time },
