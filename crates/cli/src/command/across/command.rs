@@ -44,7 +44,7 @@ pub struct Request<'a> {
 }
 
 /// A function that is given what would be done, and with which path.
-pub type Report = dyn Fn(&'static str, &[u8]);
+pub type Report<'a> = dyn Fn(&'static str, &[u8]) + 'a;
 
 /// A source: where it is, whether it is a directory, and the name of a copy in a directory.
 struct Located<D> {
@@ -59,7 +59,7 @@ pub fn run(
     session: &Context,
     request: &Request<'_>,
     progress: &Progress,
-    plan: (&Plan, &Report),
+    plan: (&Plan, &Report<'_>),
 ) -> Result<(), Failure> {
     raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -93,7 +93,7 @@ async fn between(
     tree: &Tree,
     request: &Request<'_>,
     progress: &Progress,
-    plan: (&Plan, &Report),
+    plan: (&Plan, &Report<'_>),
 ) -> Result<(), Failure> {
     let (local, remote) = (Local::new(request.extended), Namespace::new(tree, request.extended));
     let path = request.source.as_os_str().as_bytes().to_vec();
@@ -130,7 +130,7 @@ async fn pass<S: Side, T: Side>(
     ends: &Ends<S, T>,
     request: &Request<'_>,
     progress: &Progress,
-    (plan, report): (&Plan, &Report),
+    (plan, report): (&Plan, &Report<'_>),
 ) {
     let settings = Settings {
         same: if request.checksum { Same::Contents } else { Same::Time },
