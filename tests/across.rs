@@ -409,3 +409,30 @@ fn what_cannot_be_copied_is_reported_and_the_rest_is_copied() {
     run(&["copy", "nacre:/there/other", "single"]).ok();
     assert_eq!(fs::read(folder.path().join("single")).unwrap(), b"newer");
 }
+
+#[test]
+fn names_of_one_file_become_files_of_their_own_again() {
+    const COUNT: usize = 12;
+    let (server, folder) = (Server::in_memory(), harness::folder());
+    let run = |words: &[&str]| run_in(&server, folder.path(), words);
+    let local = folder.path().join("local");
+    fs::create_dir(&local).unwrap();
+    fs::write(local.join("0"), "one for all").unwrap();
+    for number in 1..COUNT {
+        fs::hard_link(local.join("0"), local.join(number.to_string())).unwrap();
+    }
+    assert_eq!(run(&["copy", "local", "nacre:/there", "--json"]).json()["linked"], COUNT - 1);
+    // They are as long as before, and are copied side by side.
+    let content = |number: usize| format!("{number:011}");
+    for number in 0..COUNT {
+        let path = local.join(number.to_string());
+        fs::remove_file(&path).unwrap();
+        fs::write(path, content(number)).unwrap();
+    }
+    run(&["copy", "local", "nacre:/there", "--verify"]).ok();
+    for number in 0..COUNT {
+        assert_eq!(run(&["fs", "cat", &format!("/there/{number}")]).text(), content(number));
+    }
+    let walked = run(&["walk", "nacre:/there", "--json"]).json();
+    assert_eq!(walked["total"]["entries"], COUNT + 1, "{walked}");
+}
