@@ -48,6 +48,19 @@ fn numbers(store: &Server, reflectors: &[&Reflector]) -> Vec<u64> {
     })
 }
 
+/// Waits until a reflector publishes its load once more: from then on it counts as one that is there for the longest time.
+#[track_caller]
+fn wait_for_tick(store: &Server, number: u64) {
+    let published_at = || {
+        let ended = store.run(["balance", "explain", "--policy", "adaptable", "--json"]);
+        let explained = (ended.code == 0).then(|| ended.json())?;
+        let list = explained["reflectors"].as_array()?;
+        list.iter().find(|one| one["rank"] == number)?["at_ms"].as_u64()
+    };
+    let before = until("it has published", published_at);
+    until("it publishes again", || published_at().filter(|at| *at != before));
+}
+
 fn moves(store: &Server) -> Vec<Value> {
     let moves = store.run(["balance", "history", "--moves", "--json"]).json();
     moves.as_array().unwrap().clone()
@@ -118,9 +131,11 @@ fn no_answer() -> Result<(), String> {
     relocate(&own.admin, "harbour", &own.group(1));
     let talk = Talk::begin_slowly(3, "harbour", &[own.address], 40, SLOW);
     let numbers = numbers(&store, &[&own, &other]);
+    // Without a policy, it is not kept yet.
+    store.run(["balance", "pin", "group:harbour", &numbers[1].to_string()]).ok();
+    wait_for_tick(&store, numbers[1]);
     kill_process(Pid::from_raw(other.id() as i32).unwrap(), Signal::STOP).unwrap();
     set_idle(&store);
-    store.run(["balance", "pin", "group:harbour", &numbers[1].to_string()]).ok();
     let log = || store.run(["log"]).text();
     let shown = until("the move is shown", || {
         let status = store.run(["status", "--json"]).json();
