@@ -214,6 +214,38 @@ fn kill_new() -> Result<(), String> {
 }
 
 #[test]
+fn a_group_from_which_somebody_is_banned_stays() {
+    let store = store("1s");
+    let (own, other) = (reflector(&store), reflector(&store));
+    relocate(&own.admin, "harbour", &own.group(1));
+    let mut members = join(&own);
+    let number = numbers(&store, &[&other])[0];
+    let ban = |how: &[&str]| {
+        let mut command = program();
+        command.args(["reflect", "ban", "198.51.100.7", "--admin", &own.admin]).args(how);
+        run_with(command, b"").ok();
+    };
+    let planned = || {
+        let ended = store.run(["balance", "explain", "--policy", "adaptable", "--json"]);
+        let explained = (ended.code == 0).then(|| ended.json())?;
+        let list = explained["reflectors"].as_array()?;
+        let one = list.iter().find(|one| one["reflector"] == own.address.to_string())?;
+        Some(one["moves"].as_array()?.len())
+    };
+    // Without a policy, it is not kept yet.
+    store.run(["balance", "pin", "group:harbour", &number.to_string()]).ok();
+    until("it is to move", || planned().filter(|count| *count == 1));
+    ban(&["--for", "1h"]);
+    until("it is to stay", || planned().filter(|count| *count == 0));
+    set_idle(&store);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(harbour(&own).0, own.address.to_string());
+    ban(&["--lift"]);
+    until("it moves", || (harbour(&own).0 == other.address.to_string()).then_some(()));
+    check_together(&mut members);
+}
+
+#[test]
 fn a_policy_that_moves_a_group_back_and_forth_is_damped() {
     undisturbed(back_and_forth);
 }

@@ -66,7 +66,8 @@ pub(super) struct GroupNow {
     pub id: GroupId,
     /// The location whose group it is.
     pub location: Option<String>,
-    /// True if the reflector is in charge of that location, and another one would make the same group for it.
+    /// True if the reflector is in charge of that location, and another one would make the same group for it and let the same
+    /// members in.
     pub is_movable: bool,
     pub members: u64,
     pub datagrams: f64,
