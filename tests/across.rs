@@ -4,6 +4,7 @@ mod harness;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, FileTimes};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -248,6 +249,51 @@ fn a_directory_of_twenty_thousand_entries_is_listed_once() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     let listed = records(&server.run(["walk", "nacre:/many", "--list", "--null"]).ok());
     assert!(listed.len() == 20_001 && listed.windows(2).all(|pair| pair[0] != pair[1]));
+}
+
+#[test]
+fn a_walk_that_loses_its_store_keeps_its_checkpoint() {
+    let folder = harness::folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let mut server = Server::listen(&address, "mem:", &[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let store = nacre::open(&server.uri).unwrap();
+        let rank = store.rank(RankOptions { create: true, ..RankOptions::default() }).await.unwrap();
+        let user = Credentials::root();
+        let make = async |directory: Ino, name: String| {
+            let creation = Creation::new(InodeKind::Directory, 0o755);
+            rank.create(&user, directory, name.as_bytes(), creation).await.unwrap().ino
+        };
+        let mut deep = Ino::ROOT;
+        for _ in 0..4 {
+            deep = make(deep, "d".repeat(250)).await;
+        }
+        // Their paths are much more than a pipe holds.
+        for number in 0..30 {
+            let directory = make(deep, number.to_string()).await;
+            for number in 0..12 {
+                make(directory, number.to_string()).await;
+            }
+        }
+        rank.close().await.unwrap();
+    });
+    // So long is it waited for.
+    server.uri.push_str("?repeat_timeout=1s");
+    let words = ["walk", "nacre:/", "--list", "--threads", "1", "--checkpoint", "walk.state"];
+    let mut command = server.command(words);
+    command.current_dir(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut listed = child.stdout.take().unwrap();
+    listed.read_exact(&mut [0]).unwrap();
+    // It waits for its reader.
+    server.kill();
+    std::io::copy(&mut listed, &mut std::io::sink()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("the store was lost") && said.contains("walk.state"), "{said}");
+    assert!(folder.path().join("walk.state").exists());
 }
 
 #[test]

@@ -30,6 +30,11 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// Returns the name of the tree, by which a checkpoint knows it again.
     fn name(&self) -> String;
 
+    /// Returns whether nothing of it can be read any more. What is left of the walk then fails for that reason alone.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Returns the inode number of an entry.
     ///
     /// # Errors
