@@ -241,7 +241,10 @@ fn a_group_from_which_somebody_is_banned_stays() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(harbour(&own).0, own.address.to_string());
     ban(&["--lift"]);
-    until("it moves", || (harbour(&own).0 == other.address.to_string()).then_some(()));
+    let place = until("it moves", || {
+        Some(harbour(&own)).filter(|(in_charge, _)| *in_charge == other.address.to_string())
+    });
+    other.until(place.1, "all are there", |report| report["members"] == 3);
     check_together(&mut members);
 }
 
@@ -268,8 +271,11 @@ fn back_and_forth() -> Result<(), String> {
     });
     let before = moves(&store).len();
     std::thread::sleep(Duration::from_secs(3));
-    // The one that is reported is made, and then the group rests for at least four ticks.
+    // The one that is reported is made, and then the group rests for at least four ticks. On a busy machine they may be over, or the
+    // one that gets the group decides before it hears who has moved it.
     let after = moves(&store).len();
-    assert!(after <= before + 1, "{before} moves, and {after} three ticks later");
+    if after > before + 1 {
+        return Err(format!("{before} moves, and {after} three ticks later"));
+    }
     check_all_heard(&talk.end(), relays_lost(&[&one, &other]))
 }
