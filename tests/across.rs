@@ -4,6 +4,7 @@ mod harness;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, FileTimes};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -251,6 +252,51 @@ fn a_directory_of_twenty_thousand_entries_is_listed_once() {
 }
 
 #[test]
+fn a_walk_that_loses_its_store_keeps_its_checkpoint() {
+    let folder = harness::folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let mut server = Server::listen(&address, "mem:", &[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let store = nacre::open(&server.uri).unwrap();
+        let rank = store.rank(RankOptions { create: true, ..RankOptions::default() }).await.unwrap();
+        let user = Credentials::root();
+        let make = async |directory: Ino, name: String| {
+            let creation = Creation::new(InodeKind::Directory, 0o755);
+            rank.create(&user, directory, name.as_bytes(), creation).await.unwrap().ino
+        };
+        let mut deep = Ino::ROOT;
+        for _ in 0..4 {
+            deep = make(deep, "d".repeat(250)).await;
+        }
+        // Their paths are much more than a pipe holds.
+        for number in 0..30 {
+            let directory = make(deep, number.to_string()).await;
+            for number in 0..12 {
+                make(directory, number.to_string()).await;
+            }
+        }
+        rank.close().await.unwrap();
+    });
+    // So long is it waited for.
+    server.uri.push_str("?repeat_timeout=1s");
+    let words = ["walk", "nacre:/", "--list", "--threads", "1", "--checkpoint", "walk.state"];
+    let mut command = server.command(words);
+    command.current_dir(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut listed = child.stdout.take().unwrap();
+    listed.read_exact(&mut [0]).unwrap();
+    // It waits for its reader.
+    server.kill();
+    std::io::copy(&mut listed, &mut std::io::sink()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("the store was lost") && said.contains("walk.state"), "{said}");
+    assert!(folder.path().join("walk.state").exists());
+}
+
+#[test]
 fn what_a_killed_copy_has_named_is_whole_and_the_next_one_continues() {
     let (server, folder) = (Server::in_memory(), harness::folder());
     let source = folder.path().join("source");
@@ -408,4 +454,31 @@ fn what_cannot_be_copied_is_reported_and_the_rest_is_copied() {
     assert_eq!(run(&["fs", "cat", "/there/directory/other"]).text(), "newer");
     run(&["copy", "nacre:/there/other", "single"]).ok();
     assert_eq!(fs::read(folder.path().join("single")).unwrap(), b"newer");
+}
+
+#[test]
+fn names_of_one_file_become_files_of_their_own_again() {
+    const COUNT: usize = 12;
+    let (server, folder) = (Server::in_memory(), harness::folder());
+    let run = |words: &[&str]| run_in(&server, folder.path(), words);
+    let local = folder.path().join("local");
+    fs::create_dir(&local).unwrap();
+    fs::write(local.join("0"), "one for all").unwrap();
+    for number in 1..COUNT {
+        fs::hard_link(local.join("0"), local.join(number.to_string())).unwrap();
+    }
+    assert_eq!(run(&["copy", "local", "nacre:/there", "--json"]).json()["linked"], COUNT - 1);
+    // They are as long as before, and are copied side by side.
+    let content = |number: usize| format!("{number:011}");
+    for number in 0..COUNT {
+        let path = local.join(number.to_string());
+        fs::remove_file(&path).unwrap();
+        fs::write(path, content(number)).unwrap();
+    }
+    run(&["copy", "local", "nacre:/there", "--verify"]).ok();
+    for number in 0..COUNT {
+        assert_eq!(run(&["fs", "cat", &format!("/there/{number}")]).text(), content(number));
+    }
+    let walked = run(&["walk", "nacre:/there", "--json"]).json();
+    assert_eq!(walked["total"]["entries"], COUNT + 1, "{walked}");
 }

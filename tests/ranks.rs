@@ -172,13 +172,16 @@ fn a_sequencer_stays_if_the_rank_that_the_balancer_moves_it_to_is_killed() {
     keeper.run(["sequencer", "create", "log"]).ok();
     wait_for_ranks(&keeper, 2);
     let before: u64 = keeper.run(["sequencer", "next", "log"]).text().parse().unwrap();
-    until("both ranks have published", || {
+    let published_at = || {
         let ended = keeper.run(["balance", "explain", "--policy", "hash", "--json"]);
-        (ended.code == 0 && ended.json()["ranks"].as_array().unwrap().len() == 2).then_some(())
-    });
-    // It still counts as one that is there when the other one decides.
-    second.kill();
+        (ended.code == 0).then(|| ended.json()["ranks"][1]["at_ms"].as_u64())?
+    };
+    let published = until("both ranks have published", published_at);
+    // Without a policy, it is not kept yet.
     keeper.run(["balance", "pin", "sequencer:log", "1"]).ok();
+    // It still counts as one that is there when the other one decides, and from its next tick on for the longest time.
+    until("the other one publishes again", || published_at().filter(|at| *at != published));
+    second.kill();
     keeper.run_with(["balance", "set", "-", "--name", "idle"], b"return {}").ok();
     let failures = || {
         let log = keeper.run(["log", "-n", "1000"]).text();

@@ -48,6 +48,19 @@ fn numbers(store: &Server, reflectors: &[&Reflector]) -> Vec<u64> {
     })
 }
 
+/// Waits until a reflector publishes its load once more: from then on it counts as one that is there for the longest time.
+#[track_caller]
+fn wait_for_tick(store: &Server, number: u64) {
+    let published_at = || {
+        let ended = store.run(["balance", "explain", "--policy", "adaptable", "--json"]);
+        let explained = (ended.code == 0).then(|| ended.json())?;
+        let list = explained["reflectors"].as_array()?;
+        list.iter().find(|one| one["rank"] == number)?["at_ms"].as_u64()
+    };
+    let before = until("it has published", published_at);
+    until("it publishes again", || published_at().filter(|at| *at != before));
+}
+
 fn moves(store: &Server) -> Vec<Value> {
     let moves = store.run(["balance", "history", "--moves", "--json"]).json();
     moves.as_array().unwrap().clone()
@@ -118,9 +131,11 @@ fn no_answer() -> Result<(), String> {
     relocate(&own.admin, "harbour", &own.group(1));
     let talk = Talk::begin_slowly(3, "harbour", &[own.address], 40, SLOW);
     let numbers = numbers(&store, &[&own, &other]);
+    // Without a policy, it is not kept yet.
+    store.run(["balance", "pin", "group:harbour", &numbers[1].to_string()]).ok();
+    wait_for_tick(&store, numbers[1]);
     kill_process(Pid::from_raw(other.id() as i32).unwrap(), Signal::STOP).unwrap();
     set_idle(&store);
-    store.run(["balance", "pin", "group:harbour", &numbers[1].to_string()]).ok();
     let log = || store.run(["log"]).text();
     let shown = until("the move is shown", || {
         let status = store.run(["status", "--json"]).json();
@@ -199,6 +214,41 @@ fn kill_new() -> Result<(), String> {
 }
 
 #[test]
+fn a_group_from_which_somebody_is_banned_stays() {
+    let store = store("1s");
+    let (own, other) = (reflector(&store), reflector(&store));
+    relocate(&own.admin, "harbour", &own.group(1));
+    let mut members = join(&own);
+    let number = numbers(&store, &[&other])[0];
+    let ban = |how: &[&str]| {
+        let mut command = program();
+        command.args(["reflect", "ban", "198.51.100.7", "--admin", &own.admin]).args(how);
+        run_with(command, b"").ok();
+    };
+    let planned = || {
+        let ended = store.run(["balance", "explain", "--policy", "adaptable", "--json"]);
+        let explained = (ended.code == 0).then(|| ended.json())?;
+        let list = explained["reflectors"].as_array()?;
+        let one = list.iter().find(|one| one["reflector"] == own.address.to_string())?;
+        Some(one["moves"].as_array()?.len())
+    };
+    // Without a policy, it is not kept yet.
+    store.run(["balance", "pin", "group:harbour", &number.to_string()]).ok();
+    until("it is to move", || planned().filter(|count| *count == 1));
+    ban(&["--for", "1h"]);
+    until("it is to stay", || planned().filter(|count| *count == 0));
+    set_idle(&store);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(harbour(&own).0, own.address.to_string());
+    ban(&["--lift"]);
+    let place = until("it moves", || {
+        Some(harbour(&own)).filter(|(in_charge, _)| *in_charge == other.address.to_string())
+    });
+    other.until(place.1, "all are there", |report| report["members"] == 3);
+    check_together(&mut members);
+}
+
+#[test]
 fn a_policy_that_moves_a_group_back_and_forth_is_damped() {
     undisturbed(back_and_forth);
 }
@@ -221,8 +271,11 @@ fn back_and_forth() -> Result<(), String> {
     });
     let before = moves(&store).len();
     std::thread::sleep(Duration::from_secs(3));
-    // The one that is reported is made, and then the group rests for at least four ticks.
+    // The one that is reported is made, and then the group rests for at least four ticks. On a busy machine they may be over, or the
+    // one that gets the group decides before it hears who has moved it.
     let after = moves(&store).len();
-    assert!(after <= before + 1, "{before} moves, and {after} three ticks later");
+    if after > before + 1 {
+        return Err(format!("{before} moves, and {after} three ticks later"));
+    }
     check_all_heard(&talk.end(), relays_lost(&[&one, &other]))
 }

@@ -120,8 +120,8 @@ struct Place<S: Side, T: Side> {
     left: Cell<usize>,
 }
 
-/// The smallest depth at which a directory is looked for among those above it.
-const LOOP_DEPTH_MIN: u32 = 64;
+/// The depth from which on a directory is looked for among those above it at some depths only.
+const LOOP_DEPTH_ALWAYS: u32 = 64;
 
 impl<S: Side, T: Side> Place<S, T> {
     /// Returns the path of an entry below the source; empty for the source itself.
@@ -413,8 +413,9 @@ impl<'a, S: Side, T: Side> Pass<'a, S, T> {
             return Ok(Vec::new());
         }
         let depth = place.depth + 1;
-        // A damaged namespace may lead in a circle. To look for it at some depths alone finds each in the end.
-        if depth >= LOOP_DEPTH_MIN && depth.is_power_of_two() && place.is_within(&metadata) {
+        // A damaged namespace may lead in a circle. One with several ways around is found before there are very many ways through it,
+        // and further down it is enough to look at some depths.
+        if (depth < LOOP_DEPTH_ALWAYS || depth.is_power_of_two()) && place.is_within(&metadata) {
             return Err(Halt::Failed(COPY, Cause::Other("it is below itself")));
         }
         let from = self.source.enter(&place.from, name).await.map_err(failed("cannot open the directory"))?;

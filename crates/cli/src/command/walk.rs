@@ -206,6 +206,15 @@ fn walk_on(
 ) -> Result<(), CommandError> {
     loop {
         let ended = walk.run(collectors);
+        if let Some(target) = target
+            && plan.source.as_ref().is_some_and(|source| source.is_lost())
+        {
+            // What could not be read for that reason alone is still to be walked, as the last checkpoint says.
+            return Err(CommandError::Failed(format!(
+                "the store was lost; run the same command with --resume {} to continue from the last checkpoint",
+                quoted(target)
+            )));
+        }
         if ended == Ended::Done {
             return counted.take(collectors, output);
         }

@@ -20,7 +20,7 @@ use nacre_reflect::control::{ControlOptions, RELAY_MS};
 use nacre_reflect::location::{IDS_MAX, LocationEntry, check_address};
 use nacre_reflect::table::GroupId;
 use nacre_reflect::wire::Reflectors;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::administration::Tasks;
 use super::location_map::{LocationMap, Snapshot};
@@ -66,7 +66,8 @@ pub(super) struct GroupNow {
     pub id: GroupId,
     /// The location whose group it is.
     pub location: Option<String>,
-    /// True if the reflector is in charge of that location, and another one would make the same group for it.
+    /// True if the reflector is in charge of that location, and another one would make the same group for it and let the same
+    /// members in.
     pub is_movable: bool,
     pub members: u64,
     pub datagrams: f64,
@@ -348,7 +349,13 @@ fn place(
             let taken: HashSet<u32> = others.map(|(_, entry)| entry.group).collect();
             let is_free = |id: &u32| !taken.contains(id);
             let kept = Some(from.group).filter(|id| *id >= first_id && is_free(id));
-            let free = kept.or_else(|| (first_id..IDS_MAX).find(is_free));
+            let free = kept.or_else(|| {
+                // Members of a location that was removed stay in its group until they leave. So it is not always the lowest id
+                // that is free, which may be that group's.
+                let count = IDS_MAX.checked_sub(first_id).filter(|count| *count > 0)?;
+                let begin = (xxh3_64(location.as_bytes()) % u64::from(count)) as u32;
+                (0..count).map(|at| first_id + (begin + at) % count).find(is_free)
+            });
             free.ok_or("no id is free there for its group")?
         }
     };
@@ -463,9 +470,13 @@ mod tests {
 
     #[test]
     fn a_group_that_is_moved_gets_an_id_that_nobody_else_has() {
-        assert_eq!(moved(&[("a", "5 192.0.2.1:7400")], 5).unwrap(), "1024 192.0.2.2:7400");
-        let taken = [("a", "5 192.0.2.1:7400"), ("b", "1024 192.0.2.3:7400"), ("c", "1026 192.0.2.2:7400")];
-        assert_eq!(moved(&taken, 5).unwrap(), "1025 192.0.2.2:7400");
+        let place = |list: &[(&str, &str)]| moved(list, 5).unwrap().parse::<LocationEntry>().unwrap();
+        let free = place(&[("a", "5 192.0.2.1:7400")]);
+        assert_eq!(free.reflectors.first(), "192.0.2.2:7400".parse().unwrap());
+        assert!(free.group > 1024, "that was perhaps the id of a location whose members are still there");
+        let [next, after] = [0, 1].map(|further| format!("{} 192.0.2.3:7400", free.group + further));
+        let taken = [("a", "5 192.0.2.1:7400"), ("b", &*next), ("c", &*after)];
+        assert!(!(free.group..free.group + 2).contains(&place(&taken).group));
         let kept = [("a", "1030 192.0.2.9:7400,192.0.2.4:7400"), ("b", "1024 192.0.2.2:7400")];
         assert_eq!(moved(&kept, 1030).unwrap(), "1030 192.0.2.2:7400,192.0.2.4:7400");
     }

@@ -1,6 +1,6 @@
 //! The data thread: it owns the sockets, the table and the plane, and waits for nothing but them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -221,6 +221,10 @@ impl Core {
         }
         busiest.sort_by(|(a, _), (b, _)| b[1].total_cmp(&a[1]));
         busiest.truncate(limit);
+        // Bans hold at this reflector alone.
+        let bans = self.control.bans().iter().filter(|ban| ban.until_unix_s > now.unix_s);
+        let banned: HashSet<Option<GroupId>> = bans.map(|ban| ban.group).collect();
+        let is_open = |id: GroupId| !banned.contains(&None) && !banned.contains(&Some(id));
         load.groups = busiest
             .into_iter()
             .map(|([datagrams, copies], index)| {
@@ -230,7 +234,8 @@ impl Core {
                     id: group.id,
                     location: location.map(|(name, _)| name.to_owned()),
                     is_movable: location.is_some_and(|(_, in_charge)| in_charge)
-                        && default == Some(group.options),
+                        && default == Some(group.options)
+                        && is_open(group.id),
                     members: u64::from(group.live),
                     datagrams,
                     copies,

@@ -71,8 +71,16 @@ impl<S: Side, T: Side> Pass<'_, S, T> {
                     path.push(b'/');
                     path.extend_from_slice(&below);
                 }
-                // Without it, the other names are copied one by one.
-                self.target.kept(to, &to_name, path).await.ok()
+                match self.target.kept(to, &to_name, path).await {
+                    Ok(kept) => Some(kept),
+                    // Without it, the other names are copied one by one, but if the store is lost, none is.
+                    Err(cause) => {
+                        if self.target.is_lost() {
+                            self.fail(place, name.to_bytes(), Halt::Failed(WRITE, cause));
+                        }
+                        None
+                    }
+                }
             }
             _ => None,
         };

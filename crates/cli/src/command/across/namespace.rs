@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
 use nacre::ErrorKind;
@@ -136,6 +137,14 @@ impl<'t> Namespace<'t> {
     }
 }
 
+/// Returns what a copy is called before it takes the place of what has several names, or is a link. It is the same for the next copy,
+/// which removes what a killed one has left, and no other entry of the directory has it.
+fn meanwhile(name: &CStr) -> CString {
+    let mut hasher = DefaultHasher::new();
+    name.to_bytes().hash(&mut hasher);
+    CString::new(format!(".nacre-copy-{:016x}", hasher.finish())).unwrap_or_default()
+}
+
 fn nanoseconds(time: Time) -> i64 {
     time.seconds.saturating_mul(1_000_000_000).saturating_add(time.nanoseconds.into())
 }
@@ -249,9 +258,8 @@ impl Side for Namespace<'_> {
             }
             None => rank.put_new(user, *directory, name.to_bytes(), 0o600).await,
             // Other names, perhaps elsewhere, keep their content, and a link gives way when the content is complete.
-            Some(before) => {
-                let number = before.inode();
-                own = CString::new(format!(".nacre-copy-{number:016x}")).unwrap_or_default();
+            Some(_) => {
+                own = meanwhile(name);
                 match rank.put_new(user, *directory, own.to_bytes(), 0o600).await {
                     // A copy was killed before it gave the file its name.
                     Err(Error::Exists) => match rank.unlink(user, *directory, own.to_bytes()).await {
@@ -356,13 +364,21 @@ impl Writer for NamespaceWriter<'_> {
                 (cause, _) => cause,
             }
         })?;
-        side.keep(&directory, &own, metadata, extended).await?;
+        let kept = side.keep(&directory, &own, metadata, extended).await;
         if own == name {
-            return Ok(());
+            return kept;
         }
         let (rank, user) = (&side.tree.rank, &side.tree.user);
         let (from, to) = ((directory, own.to_bytes()), (directory, name.to_bytes()));
-        rank.rename(user, from, to, false).await.map_err(|error| side.cause(error))
+        let named = match kept {
+            Ok(()) => rank.rename(user, from, to, false).await.map_err(|error| side.cause(error)),
+            Err(cause) => Err(cause),
+        };
+        if named.is_err() && !side.lost.get() {
+            // The first failure is the one to report.
+            let _ = rank.unlink(user, directory, own.to_bytes()).await;
+        }
+        named
     }
 
     async fn abort(self) -> Option<&'static str> {

@@ -123,7 +123,7 @@ impl Namespace {
 
     /// Waits for a call, on a thread of the walk. A store that is lost was waited for once, and not for each directory.
     fn call<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Errno> {
-        if self.first.lock().as_ref().is_some_and(|broken| broken.lost) {
+        if self.is_lost() {
             return Err(Errno::IO);
         }
         self.handle.block_on(work).map_err(|error| {
@@ -147,6 +147,10 @@ impl Source for Namespace {
 
     fn name(&self) -> String {
         self.tree.store.name().to_owned()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.first.lock().as_ref().is_some_and(|broken| broken.lost)
     }
 
     fn look(&self, directory: u64, name: &CStr) -> Result<u64, Errno> {
