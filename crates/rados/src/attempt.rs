@@ -131,6 +131,8 @@ impl Inner {
         let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
         match self.header(object, completed) {
             Ok((header, _)) => Ok(write.has_left(&header)),
+            // This is none that the write leaves. A call says what is wrong with it.
+            Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => Ok(false),
             // Whether it took effect is not known.
             Err(error) => Err(error.with_kind(ErrorKind::Unknown)),
         }
