@@ -269,7 +269,8 @@ impl Store {
     /// seconds at most if somebody cannot be reached.
     ///
     /// Clones of the handle share what they know; the handle that it was made from does not. Of a store without servers it is a handle
-    /// like any other.
+    /// like any other. Made from the handle of a lock ([`Lock::store`](crate::lock::Lock::store)), it answers from memory even when the
+    /// lock is lost: take the lock by the caching handle instead.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

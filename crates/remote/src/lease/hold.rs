@@ -165,11 +165,14 @@ impl Leases {
     }
 
     /// Ends a session, whose holder relies on nothing any more.
-    pub(super) fn end(&self, session: u64) {
+    pub(super) fn end(self: &Arc<Self>, session: u64) {
+        let now = self.now();
         let mut state = self.state.lock();
         let publisher = state.publishers.remove(&session);
-        let objects = state.table.end(session);
-        let wakers: Vec<Waker> = objects.iter().flat_map(|object| state.take_wakers(object)).collect();
+        let mut wakers = Vec::new();
+        for object in state.table.end(session) {
+            wakers.extend(self.release(&mut state, &object, now));
+        }
         drop(state);
         drop(publisher);
         wakers.into_iter().for_each(Waker::wake);
@@ -185,15 +188,28 @@ impl Leases {
         self.state.lock().table.grant(session, object, number, now)
     }
 
-    pub(super) fn give_back(&self, session: u64, leases: &[(ObjectId, u64)]) {
+    pub(super) fn give_back(self: &Arc<Self>, session: u64, leases: &[(ObjectId, u64)]) {
+        let now = self.now();
         let mut state = self.state.lock();
         let mut wakers = Vec::new();
         for (object, number) in leases {
             state.table.give_back(session, object, *number);
-            wakers.extend(state.take_wakers(object));
+            wakers.extend(self.release(&mut state, object, now));
         }
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes the wakers of the writes that wait for an object if none of its leases is left. Otherwise they look again when those that
+    /// are left lapse: where many wait for the leases of many, each lease that is given back is not to wake all of them.
+    fn release(self: &Arc<Self>, state: &mut State, object: &ObjectId, now: Duration) -> Vec<Waker> {
+        if !state.waiting.contains_key(object) {
+            return Vec::new();
+        }
+        match state.table.blocked_until(object, now) {
+            Some(until) if self.set_alarm(state, until).is_ok() => Vec::new(),
+            _ => state.take_wakers(object).collect(),
+        }
     }
 
     /// Has the waiting writes look again at a time.
@@ -307,5 +323,49 @@ impl Drop for Admission {
                 state.waiting.remove(&self.object);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_write_is_woken_by_the_last_lease_that_is_given_back() {
+        let leases = Leases::new(Duration::from_secs(3600));
+        let object: ObjectId = "nacre/fs/i/1".parse().unwrap();
+        let sessions = [1, 2, 3].map(|number| {
+            let mut state = leases.state.lock();
+            let session = state.table.open(Duration::ZERO).unwrap();
+            assert!(state.table.grant(session, &object, number, Duration::ZERO));
+            (session, [(object.clone(), number)])
+        });
+        let (mut admission, waits) = Admission::new(leases.clone(), object.clone());
+        assert!(waits);
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let mut context = Context::from_waker(&waker);
+        assert!(admission.poll(&mut context).is_pending());
+        let count = || wakes.0.load(Ordering::SeqCst);
+        leases.give_back(sessions[0].0, &sessions[0].1);
+        leases.end(sessions[1].0);
+        assert_eq!((count(), leases.waiting()), (0, 1));
+        leases.give_back(sessions[2].0, &sessions[2].1);
+        assert_eq!(count(), 1);
+        assert!(matches!(admission.poll(&mut context), Poll::Ready(Ok(()))));
+        drop(admission);
+        assert_eq!(leases.waiting(), 0);
     }
 }

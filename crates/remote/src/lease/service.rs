@@ -90,7 +90,11 @@ impl LeaseService {
 }
 
 /// Grants a lease on an object, and reads the version that it has as long as that is in force.
-async fn grant(store: &dyn ObjectStore, leases: &Leases, leasing: Leasing) -> Result<Granted, StoreError> {
+async fn grant(
+    store: &dyn ObjectStore,
+    leases: &Arc<Leases>,
+    leasing: Leasing,
+) -> Result<Granted, StoreError> {
     let Leasing { session, number, object } = leasing;
     leases.mark(store).await?;
     if !leases.grant(session, &object, number) {
