@@ -23,9 +23,10 @@ local function method()
   local raw_str, raw_append, raw_new = buffer_meta.str, buffer_meta.append, bufferlist.new
 
   local marked, repeated = begin()
-  -- The call took effect before, and what it returned then is lost.
-  if repeated then return changed() end
   local expected, units, memory, output_max, epoch = take("<i8"), take("<i8"), take("<i8"), take("<i8"), take("<i8")
+  -- The call took effect before, and what it returned then is lost, unless it was the change that the client had prepared: nothing
+  -- behind the change says that it was.
+  if repeated then return changed() .. (header.version == expected + 1 and "" or "\2") end
   local has_session, session = take("<B"), take("<i8")
   local class, name, input = take("<s1"), take("<s1"), take("<s4")
   local existed = header.flags & 1 == 1

@@ -124,6 +124,10 @@ fn a_change_whose_answer_got_lost_is_not_said_to_have_failed() {
     let Err(CallError::Store(error)) = call(vec![changed(7, None)]).0 else { panic!("it is not known") };
     assert_eq!(error.kind, ErrorKind::Unknown);
     assert!(error.message.contains("at version 7"), "{error}");
+    // An OSD that got the call again says so: it was made at a later version than what had been prepared.
+    let answers = vec![said(report(34, 6, "a text of more than 14 bytes")), changed(9, Some(b"\x02"))];
+    let Err(CallError::Store(error)) = call(answers).0 else { panic!("it is not known") };
+    assert_eq!(error.kind, ErrorKind::Unknown);
 }
 
 #[test]

@@ -112,8 +112,7 @@ impl Inner {
         // Somebody else wrote the object. If it was what the guards are about, what stands there now is wanted; if not, it is known
         // by then, and the write tried again.
         let judged = self.judge_anew(object, name, known, transaction, Tried::Changed, Some(&write)).await;
-        // A read that fails leaves open whether the write was made.
-        match judged.map_err(|error| error.with_kind(ErrorKind::Unknown))? {
+        match judged.map_err(|error| self.left_open(error))? {
             Tried::Made => Ok(self.written(object, name, known, write)),
             tried => Ok(tried),
         }
@@ -131,9 +130,16 @@ impl Inner {
         let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
         match self.header(object, completed) {
             Ok((header, _)) => Ok(write.has_left(&header)),
-            // Whether it took effect is not known.
-            Err(error) => Err(error.with_kind(ErrorKind::Unknown)),
+            // This is none that the write leaves. A call says what is wrong with it.
+            Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => Ok(false),
+            Err(error) => Err(self.left_open(error)),
         }
+    }
+
+    /// Returns the failure of a write, from that of a read which was to tell whether the write was made all the same. That is unknown
+    /// then, unless the pool is gone, and the write with it.
+    fn left_open(&self, error: StoreError) -> StoreError {
+        if self.pool.exists() { error.with_kind(ErrorKind::Unknown) } else { error }
     }
 
     /// Returns the outcome of a native write that has taken place, and announces it, and has the object compacted if that is due.

@@ -7,7 +7,8 @@
 //! A floor has two versions. Objects without a trace *show* the first, and those that are made begin above the second. A purge
 //! raises the second one; gives a header, as of an object that was removed, to each object without a trace that has a mark from
 //! before; and then lets the first one follow. So every object that is made begins above everything that was ever shown of it, also by a
-//! client that was stopped in between for any time, as long as its mark is there.
+//! client that was stopped in between for any time, as long as its mark is there. Headers of objects that are not made, of those that
+//! are watched too, have the second version for the same reason.
 //!
 //! Invariants, for an object that has a mark which was set at a floor: as long as the object has no trace, nothing that anybody was shown
 //! of it is above the second version of that floor; and no version that it ever had is above the first one. For nobody purges an object

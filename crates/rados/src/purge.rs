@@ -95,8 +95,10 @@ struct Removal {
 /// Waits for a time, with any runtime or none.
 async fn pause(time: Duration) {
     let (sender, receiver) = oneshot::channel();
+    // Dropped with this future: a thread that nobody waits for any more ends, or there would be one for each object for all the time.
+    let (_held, dropped) = std::sync::mpsc::channel::<()>();
     let waiting = spawn(move || {
-        std::thread::sleep(time);
+        dropped.recv_timeout(time).ok();
         sender.send(()).ok();
     });
     // Without a thread there is no pause.
@@ -262,8 +264,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives those objects of a shard a header that have a mark and no trace: of an object that was removed at the version which it
-    /// shows so far. Whoever set the mark may make it at any time, above that version and below the next floor.
+    /// Gives those objects of a shard a header that have a mark and no trace: of an object that was removed at the floor. Whoever set
+    /// the mark may make it at any time, above an earlier floor and below what is to be shown.
     async fn leave_traces(&self, number: usize) -> Result<(), StoreError> {
         let mut marked = Vec::new();
         self.each_entry(number, |entry| {
@@ -288,10 +290,11 @@ impl Inner {
     }
 
     /// Gives an object a header that has none. Like everybody who makes something of an object without a trace, this sets a mark
-    /// first: so the version is what the object shows, whoever else purges meanwhile.
+    /// first, and its version is the second one of the floor: another purge may have looked for marks before this one was there, and
+    /// raise what the object shows up to that version before the header is there.
     async fn leave_trace(&self, object: &ObjectId) -> Result<(), StoreError> {
         let mark = self.mark(object).await?;
-        let header = Header { author: Author::Token(self.token()), ..Header::absent(mark.floor.shown) };
+        let header = Header { author: Author::Token(self.token()), ..Header::absent(mark.floor.start) };
         let record = header.encode();
         let steps = [WriteStep::CreateNew, WriteStep::SetXattr(HEADER, &record)];
         let code = self.pool.write(&object_name(object), &steps, FLAGS).await.code;

@@ -271,7 +271,8 @@ fn damaged_values_are_noticed_and_named() {
     header[9] ^= 4;
     rados(&["setxattr", "nacre.header", "nacre"], &header);
     for store in [&natively, &by_calls] {
-        for transaction in [read(), Transaction::new().write(Fork::DEFAULT, 0, "over")] {
+        let over = || Transaction::new().write(Fork::DEFAULT, 0, "over");
+        for transaction in [read(), over(), over().guard(Guard::Absent)] {
             assert_says(
                 &apply(store, "header", transaction).unwrap_err(),
                 ErrorKind::Corrupt,

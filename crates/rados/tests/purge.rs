@@ -10,7 +10,8 @@ use cluster::{Cluster, open, wait_until};
 use nacre_object::testkit::block_on;
 use nacre_object::watch::WatchOptions;
 use nacre_object::{
-    Answer, ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, ReadOp, Transaction, WriteOp,
+    Answer, ByteRange, Done, ErrorKind, Fork, Guard, ObjectId, ObjectStore, Outcome, ReadOp, Transaction,
+    WriteOp,
 };
 use nacre_rados::{PurgeOptions, PurgeReport, RadosStore};
 use rand::rngs::StdRng;
@@ -185,17 +186,18 @@ fn a_client_that_is_about_to_make_an_object_keeps_it_from_being_purged() {
     let mark = format!("na\u{1}\u{1}{:032x}", rand::random::<u128>());
     let value: Vec<u8> = std::iter::once(1).chain(u64::MAX.to_le_bytes()).collect();
     raw.rados(&["setomapval", &shard, &mark], &value);
-    // Another one is about to make one that never was: it gets a header, so that the floor is no matter of its.
-    let other = format!("nother\u{1}\u{1}{:032x}", rand::random::<u128>());
+    // Another one is about to make one that never was, in the same shard: it gets a header, so that the floor is no matter of its. By
+    // then, another purge may have let objects show the version that they begin above.
+    let other = format!("nw40\u{1}\u{1}{:032x}", rand::random::<u128>());
     raw.rados(&["setomapval", &shard, &other], &value);
     let report = purge(&store);
     assert_eq!((report.purged, report.busy, report.floor), (0, 1, 4));
     assert_eq!(done(&open(&uri), "a", look()).version, 4);
     let mut left = raw.names("nacre.");
     left.sort();
-    assert_eq!(left, ["nacre.a", "nacre.other"]);
-    let found = done(&store, "other", look());
-    assert_eq!((found.version, found.existed), (0, false));
+    assert_eq!(left, ["nacre.a", "nacre.w40"]);
+    let found = done(&store, "w40", look());
+    assert_eq!((found.version, found.existed), (4, false));
     // The marks go, and so does what the first purge has left.
     for mark in [mark, other] {
         raw.rados(&["rmomapkey", &shard, &mark], b"");
@@ -203,7 +205,7 @@ fn a_client_that_is_about_to_make_an_object_keeps_it_from_being_purged() {
     let report = purge_until(&store, 2);
     assert_eq!((report.purged, report.busy, report.entries), (2, 0, 1));
     assert!(report.floor >= 4 && done(&store, "a", write()).version > 4);
-    assert!(done(&store, "other", write()).version >= 1);
+    assert!(done(&store, "w40", write()).version > 4);
 }
 
 #[test]
@@ -263,6 +265,32 @@ fn objects_that_are_watched_are_left_and_those_that_were_are_not() {
     let watch = block_on(watcher.watch(&id("a"), WatchOptions::default())).unwrap();
     assert!(done(&store, "a", look()).version >= 4);
     assert!(done(&store, "a", write()).version > 4);
+    drop(watch);
+}
+
+#[test]
+fn what_is_first_watched_during_a_purge_shows_no_less_than_before() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("first");
+    let (store, watcher) = (open(&uri), open(&uri));
+    let raw = Raw { cluster: &cluster, uri: &uri };
+    make_and_remove(&store, "a", 3);
+    purge_until(&store, 1);
+    make_and_remove(&store, "a", 20);
+    let shard = raw.shard("a").unwrap();
+    let number = shard.strip_prefix("nacre-index.").unwrap();
+    // A purge that comes as far as the master, which is damaged: objects begin above the new floor, and do not show it yet.
+    raw.rados(&["setomapval", "nacre-floor", number], b"damaged");
+    let error = block_on(store.purge(PurgeOptions::default(), |_, _| {})).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+    raw.rados(&["rmomapkey", "nacre-floor", number], b"");
+    // One of the same shard. It may have shown the new floor when the purge went on, before its header was there.
+    assert_eq!(done(&store, "w40", look()).version, 4);
+    let watch = block_on(watcher.watch(&id("w40"), WatchOptions::default())).unwrap();
+    let found = done(&store, "w40", look());
+    assert_eq!((found.version, found.existed), (21, false));
+    assert_eq!(purge_until(&store, 1).floor, 21);
+    assert!(done(&store, "w40", write()).version > 21);
     drop(watch);
 }
 

@@ -509,7 +509,8 @@ impl Follower {
     }
 
     /// Has the object's header say that it is watched. One of which there is no trace gets a header by that, which says nothing else
-    /// but the floor. Returns the version.
+    /// but the floor: its second version, up to which a purge may raise what the object shows before the header is there. Returns the
+    /// version.
     async fn mark(&self) -> Result<u64, Failure> {
         let Shared { pool, location, tokens, marker, .. } = &*self.shared;
         let mut header = self.read().await?;
@@ -525,7 +526,7 @@ impl Follower {
                     let code = if error.kind == ErrorKind::Denied { -errno::EPERM } else { -errno::EIO };
                     Failure::new(code, error)
                 })?;
-                header = Header::absent(set.floor.shown);
+                header = Header::absent(set.floor.start);
                 mark = Some(set);
             }
             let marked = Header { watched: true, author: Author::Token(tokens.next()), ..header };
