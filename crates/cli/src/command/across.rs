@@ -463,6 +463,8 @@ impl<'a, S: Side, T: Side> Pass<'a, S, T> {
             if matches!(self.purpose, Purpose::Verify) { &counters.verified } else { &counters.directories },
             1,
         );
+        // Until all that is below it is done, beside the entry itself.
+        place.left.set(place.left.get() + 1);
         let directory = Place {
             above: Some(Rc::clone(place)),
             name: name.to_owned(),
