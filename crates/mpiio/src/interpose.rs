@@ -527,6 +527,25 @@ function! { MPI_Request_get_status PMPI_Request_get_status (
     testing(next)
 } }
 
+// Of MPI 4.1; older libraries do not have them.
+function! { MPI_Request_get_status_all PMPI_Request_get_status_all (
+    count: c_int, first: *const MPI_Request, flag: *mut c_int, statuses: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
+function! { MPI_Request_get_status_any PMPI_Request_get_status_any (
+    count: c_int, first: *const MPI_Request, index: *mut c_int, flag: *mut c_int, status: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
+function! { MPI_Request_get_status_some PMPI_Request_get_status_some (
+    count: c_int, first: *const MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
+) next => {
+    testing(next)
+} }
+
 function! { MPI_Finalize PMPI_Finalize () next => {
     // Of programs that have freed requests and not waited.
     request::finish_all();

@@ -21,6 +21,9 @@ const WAIT_VARIABLE: &str = "NACRE_MPIIO_WAIT";
 /// program can delay them.
 const WAIT_SECONDS: u64 = 60;
 
+/// The most that counts of the time between two looks for the others.
+const STEP_MAX: Duration = Duration::from_millis(100);
+
 /// Returns the error of a call that is not about a file.
 fn result(code: c_int) -> Result<(), Failure> {
     mpi::result(code).map_err(Failure::NotReported)
@@ -41,15 +44,20 @@ fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
     unsafe {
         result(mpi_sys::PMPI_Ibarrier(communicator, request.as_mut_ptr()))?;
         let mut request = request.assume_init();
-        let begun = Instant::now();
+        let (mut looked, mut waited) = (Instant::now(), Duration::ZERO);
         loop {
             if mpi::test(&mut request).map_err(Failure::NotReported)? {
                 return Ok(true);
             }
-            if begun.elapsed() > wait {
+            if waited > wait {
                 return Ok(false);
             }
             std::thread::yield_now();
+            // Time in which this process stood still does not count: the whole job may have been suspended, and a process that gives up
+            // is missed for ever by those that do not.
+            let now = Instant::now();
+            waited += now.duration_since(looked).min(STEP_MAX);
+            looked = now;
         }
     }
 }

@@ -128,11 +128,8 @@ fn succeed_in_time(flags: &[&str], ranks: usize, program: &Path, arguments: &[&s
         }
         let text = describe(&output);
         // By its error, or by what the launcher says of a rank that its watchdog has ended.
-        assert!(
-            text.contains("is lost") || text.contains("Killed"),
-            "{} {arguments:?}: {text}",
-            program.display()
-        );
+        let is_late = text.contains("is lost") || text.contains("Killed");
+        assert!(is_late, "{} {arguments:?}: {text}", program.display());
     }
     panic!("{} {arguments:?}: five times a rank lost its lease", program.display());
 }
@@ -301,10 +298,8 @@ fn exchange(ranks: usize, how: &[&str]) -> [u64; 3] {
 fn small_pieces_of_all_ranks_are_written_and_read_together() {
     for ranks in [2, 3, 4] {
         let [pieces, writes, reads] = exchange(ranks, &["regular"]);
-        assert!(
-            writes < 1000 && reads < 1000,
-            "{ranks} ranks: {pieces} pieces, {writes} writes, {reads} reads"
-        );
+        let shown = format!("{ranks} ranks: {pieces} pieces, {writes} writes, {reads} reads");
+        assert!(writes < 1000 && reads < 1000, "{shown}");
         // The bytes between them are nobody's, and are not written.
         let [pieces, writes, reads] = exchange(ranks, &["regular", "600"]);
         let runs = pieces / ranks as u64;
@@ -794,6 +789,11 @@ fn the_command_ends_as_the_job_does_and_leaves_nothing_behind() {
     // With which code is the launcher's affair: that of MPICH sometimes says 0.
     running.wait().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(300), "the signal was not handed on");
+    // A launcher that cannot be run leaves nothing behind either.
+    let mut none = Command::new(nacre());
+    none.args(["mpirun", "--mpi", "mpich", "--launcher", "/no/such/launcher", "--library"]).arg(library());
+    none.arg("sh").env("TMPDIR", &temporary).env_remove("NACRE_STORE");
+    assert_eq!(none.output().unwrap().status.code(), Some(127));
     let left: Vec<_> =
         std::fs::read_dir(&temporary).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("nacre-mpirun")), "{left:?}");

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 
 use nacre::{Address, Engine, Uri};
 use nacre_daemon::{Daemon, LEASE_MAX, LEASE_MIN, ServerOptions};
@@ -149,18 +149,7 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     }
     // The signals are caught before anything is started that is to be ended.
     let mut signals = Caught::new()?;
-    let named = || std::env::var_os(STORE_VARIABLE).filter(|uri| !uri.is_empty());
-    let named = args.lock_servers.clone().or_else(|| common.store.clone()).or_else(named);
-    let mut servers = None;
-    let uri = match named {
-        Some(uri) => servers_uri(&uri)?,
-        None => {
-            let started = Servers::start(args.lock_lease.as_ref())?;
-            servers.insert(started).uri.clone()
-        }
-    };
     let mut words = mpi.variable("LD_PRELOAD", &preload(&library));
-    words.extend(mpi.variable(STORE_VARIABLE, &uri));
     if let Some(key) = &common.key {
         let key = std::path::absolute(key).map_err(Failure::io("find the key"))?;
         words.extend(mpi.variable("NACRE_KEY", key.as_os_str()));
@@ -172,23 +161,40 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     if args.atomic {
         words.extend(mpi.variable("NACRE_MPIIO_ATOMIC", OsStr::new("1")));
     }
+    let named = || std::env::var_os(STORE_VARIABLE).filter(|uri| !uri.is_empty());
+    let named = args.lock_servers.clone().or_else(|| common.store.clone()).or_else(named);
+    let mut servers = None;
+    let uri = match named {
+        Some(uri) => servers_uri(&uri)?,
+        None => {
+            let started = Servers::start(args.lock_lease.as_ref())?;
+            servers.insert(started).uri.clone()
+        }
+    };
+    words.extend(mpi.variable(STORE_VARIABLE, &uri));
     // A "--" before mpirun's own flags is for this program.
     let theirs = args.words.iter().skip(usize::from(args.words.first().is_some_and(|word| word == "--")));
     let words = mpi.command(words, theirs);
-    let mut child = spawn(&launcher, &words)?;
-    let status = loop {
+    let ended = launched(&launcher, &words, &mut signals).await;
+    // Also if the launcher cannot be run: the server's folder is not to stay.
+    let stopped = servers.map_or(Ok(()), Servers::stop);
+    outcome(ended?)?;
+    stopped
+}
+
+/// Runs the launcher to its end, and passes signals on to it.
+async fn launched(launcher: &Path, words: &[OsString], signals: &mut Caught) -> Result<ExitStatus, Failure> {
+    let mut child = spawn(launcher, words)?;
+    loop {
         tokio::select! {
-            status = child.wait() => break status.map_err(Failure::io("wait for mpirun"))?,
+            status = child.wait() => return status.map_err(Failure::io("wait for mpirun")),
             signal = signals.next() => match signal {
                 // From a terminal the launcher gets it too.
                 Signal::INT => {}
                 signal => pass_on(&child, signal),
             },
         }
-    };
-    let stopped = servers.map_or(Ok(()), Servers::stop);
-    outcome(status)?;
-    stopped
+    }
 }
 
 /// Returns the launcher's program.

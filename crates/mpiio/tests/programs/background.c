@@ -51,6 +51,10 @@ int main(int argc, char **argv) {
     EXPECT(!is_done);
     EXPECT(!MPI_Testsome(REQUESTS, requests, &completed, indices, statuses));
     EXPECT(completed == 0);
+#if MPI_VERSION > 4 || MPI_VERSION == 4 && MPI_SUBVERSION >= 1
+    EXPECT(!MPI_Request_get_status_all(REQUESTS, requests, &is_done, statuses));
+    EXPECT(!is_done);
+#endif
     puts("begun");
     fflush(stdout);
     EXPECT(!MPI_Wait(&requests[0], &statuses[0]));
@@ -73,6 +77,17 @@ int main(int argc, char **argv) {
     EXPECT(!MPI_File_iwrite_at(file, 0, back, HALF, MPI_CHAR, &requests[0]));
     do EXPECT(!MPI_Test(&requests[0], &is_done, &statuses[0]));
     while (!is_done);
+#if MPI_VERSION > 4 || MPI_VERSION == 4 && MPI_SUBVERSION >= 1
+    for (int call = 0; call < 3; call++) {
+        EXPECT(!MPI_File_iwrite_at(file, 0, back, HALF, MPI_CHAR, &requests[0]));
+        do {
+            if (call == 0) EXPECT(!MPI_Request_get_status_all(1, requests, &is_done, statuses));
+            if (call == 1) EXPECT(!MPI_Request_get_status_any(1, requests, &index, &is_done, statuses));
+            if (call == 2) EXPECT(!MPI_Request_get_status_some(1, requests, &is_done, indices, statuses));
+        } while (!is_done);
+        EXPECT(!MPI_Wait(&requests[0], MPI_STATUS_IGNORE));
+    }
+#endif
     EXPECT(!MPI_File_close(&file));
     puts("done");
     MPI_Finalize();
