@@ -72,9 +72,11 @@ fn lease(store: &BlockingStore) -> Result<Duration, Error> {
 /// Ends the session of this process, so that the servers need not wait for its lease to end.
 pub fn end() {
     let store = STORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-    if let Some(store) = store {
-        store.end_locks();
-    }
+    signals::without_pipe(|| {
+        if let Some(store) = store {
+            store.end_locks();
+        }
+    });
 }
 
 /// Returns the stripe of the lock servers in bytes, if they can be asked.
@@ -108,14 +110,14 @@ impl Held {
     pub fn release(self) -> Result<(), Error> {
         drop(self.watched);
         // The watchdog has let go of it, so it is the only one.
-        Arc::into_inner(self.lock).map_or(Ok(()), BlockingLock::release)
+        signals::without_pipe(|| Arc::into_inner(self.lock).map_or(Ok(()), BlockingLock::release))
     }
 }
 
 /// Locks bytes, and waits for those that others hold. What the servers do not take as it is, because it is too irregular, is locked from
 /// its first to its last byte. A method that does not take it is one that the program has asked for, and nothing takes its place.
 pub fn lock(file: &BlockingFile, request: &Request) -> Result<Held, Error> {
-    acquire(file, request).and_then(Held::new)
+    signals::without_pipe(|| acquire(file, request)).and_then(Held::new)
 }
 
 /// Locks bytes if nobody else holds any of them.
@@ -124,7 +126,7 @@ pub fn try_lock(
     bytes: impl Into<Description>,
     mode: Mode,
 ) -> Result<Option<Held>, Error> {
-    file.try_lock(bytes, mode)?.map(Held::new).transpose()
+    signals::without_pipe(|| file.try_lock(bytes, mode))?.map(Held::new).transpose()
 }
 
 fn acquire(file: &BlockingFile, request: &Request) -> Result<BlockingLock, Error> {
