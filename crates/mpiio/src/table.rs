@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-use nacre::lock::BlockingFile;
+use nacre::lock::{BlockingFile, Datatype, Description, FileView};
+use nacre_lock::{Pattern, PatternError};
 use nacre_quantity::Escaped;
 
 use crate::exchange::agreed;
@@ -177,8 +178,40 @@ pub fn view(file: MPI_File, atomic: &Atomic) -> Result<Arc<View>, mpi::Code> {
     // A file type without bytes stands for one of which nothing is known: everything is locked.
     let (numbers, filetype) =
         decoded.map_or_else(Default::default, |decoded| (decoded.numbers, decoded.exact));
+    let filetype = filetype.filter(|filetype| !is_too_large(filetype));
     let displacement = u64::try_from(raw.displacement).unwrap_or(0);
     let view = Arc::new(View { displacement, etype_bytes: etype.size, numbers, filetype });
     *known = Some(view.clone());
     Ok(view)
+}
+
+/// Returns whether a file type has more parts than a lock may have. It is not kept: each access would copy all of it, only to be refused.
+fn is_too_large(filetype: &Datatype) -> bool {
+    let view = FileView { displacement: 0, count: 1, datatype: filetype.clone() };
+    let refused = Pattern::new(&Description::Datatype(view)).err();
+    matches!(refused, Some(PatternError::TooManyItems | PatternError::TooDeep))
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre::lock::Block;
+
+    use super::*;
+
+    #[test]
+    fn a_file_type_with_more_parts_than_a_lock_may_have_is_too_large() {
+        let pieces = |count: i64| {
+            let blocks =
+                (0..count).map(|piece| Block { count: 1, displacement: 3 * piece + piece % 2 }).collect();
+            Datatype::Indexed { blocks, of: Box::new(Datatype::byte()) }
+        };
+        assert!(is_too_large(&pieces(nacre_lock::ITEMS_MAX as i64)));
+        assert!(!is_too_large(&pieces(1000)));
+        // What lies before the file at one displacement may be within it at another.
+        let early = Datatype::Indexed {
+            blocks: vec![Block { count: 1, displacement: -8 }],
+            of: Box::new(Datatype::byte()),
+        };
+        assert!(!is_too_large(&early));
+    }
 }
