@@ -251,13 +251,24 @@ fn preload(library: &Path) -> OsString {
     all
 }
 
-/// Checks that a uri names servers.
+/// Checks that a uri names servers, and returns it with absolute paths: ranks may run in other folders.
 fn servers_uri(uri: &OsStr) -> Result<OsString, Failure> {
-    let parsed = parse_uri(uri)?;
-    match parsed.engine {
-        Engine::Servers(_) => Ok(parsed.to_os_string()),
-        _ => Err(Failure::Usage(format!("{parsed} is not a server; locks need \"nacre serve\""))),
+    let mut parsed = parse_uri(uri)?;
+    let absolute = |path: &Path| std::path::absolute(path).map_err(Failure::io("find the lock servers"));
+    match &mut parsed.engine {
+        Engine::Servers(servers) => {
+            for server in servers.iter_mut() {
+                if let Address::Unix(path) = server {
+                    *path = absolute(path)?;
+                }
+            }
+        }
+        _ => return Err(Failure::Usage(format!("{parsed} is not a server; locks need \"nacre serve\""))),
     }
+    if let Some(key) = &mut parsed.options.key {
+        *key = absolute(key)?;
+    }
+    Ok(parsed.to_os_string())
 }
 
 /// A lock server in this process, which ends with it.
@@ -333,5 +344,15 @@ mod tests {
         };
         assert_eq!(command(Mpi::Mpich), "-genv LD_PRELOAD l.so -n 1 a : -n 2 b x:y");
         assert_eq!(command(Mpi::Openmpi), "-x LD_PRELOAD=l.so -n 1 a : -x LD_PRELOAD=l.so -n 2 b x:y");
+    }
+
+    #[test]
+    fn ranks_in_other_folders_find_the_servers() {
+        let here = std::env::current_dir().unwrap();
+        let uri = servers_uri(OsStr::new("unix:run/locks?key=cluster.key")).unwrap();
+        let expected = format!("unix:{0}/run/locks?key={0}/cluster.key", here.display());
+        assert_eq!(uri, OsString::from(expected));
+        assert_eq!(servers_uri(OsStr::new("nacre://a:1,b:2")).unwrap(), "nacre://a:1,b:2");
+        assert!(servers_uri(OsStr::new("mem:")).is_err());
     }
 }
