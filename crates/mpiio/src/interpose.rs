@@ -288,7 +288,9 @@ macro_rules! end {
     ($($public:ident $profiling:ident;)*) => {$(
         function! { $public $profiling (file: MPI_File, buffer: *mut c_void, status: *mut MPI_Status) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            match hold(&known.split).take() {
+            // Not held while the program's error handler runs.
+            let kept = hold(&known.split).take();
+            match kept {
                 Some(KeptStatus(done)) => {
                     // SAFETY: the status is the caller's.
                     unsafe { mpi::give(done, status) };
