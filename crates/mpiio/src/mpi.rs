@@ -484,6 +484,36 @@ fn batches(count: u64, numbers: Numbers) -> Option<impl Iterator<Item = (u64, c_
     }))
 }
 
+/// Elements in memory as MPI's functions take them.
+struct Elements {
+    address: *const u8,
+    count: c_int,
+    datatype: MPI_Datatype,
+    /// The datatype, where it was made for this.
+    _made: Option<OwnedType>,
+}
+
+impl Elements {
+    /// Describes elements at an address. At `MPI_BOTTOM` the datatype has their addresses, but MPICH's `MPI_Pack` and `MPI_Unpack` refuse
+    /// a null pointer all the same, so they are described from another address.
+    fn at(address: *const u8, count: c_int, datatype: MPI_Datatype) -> Result<Elements, Failure> {
+        static ELSEWHERE: u8 = 0;
+        if !address.is_null() {
+            return Ok(Elements { address, count, datatype, _made: None });
+        }
+        let address = &raw const ELSEWHERE;
+        let back = (address as MPI_Aint).wrapping_neg();
+        let mut made = nacre_mpi_datatype_null();
+        // SAFETY: one block of a type that the program has committed; the result is written to a variable of its type.
+        let code = unsafe { mpi_sys::PMPI_Type_create_hindexed(1, &count, &back, datatype, &mut made) };
+        result(code).map_err(Failure::NotReported)?;
+        let mut made = OwnedType(made);
+        // SAFETY: the handle is the one that was just made.
+        result(unsafe { mpi_sys::PMPI_Type_commit(&mut made.0) }).map_err(Failure::NotReported)?;
+        Ok(Elements { address, count: 1, datatype: made.0, _made: Some(made) })
+    }
+}
+
 /// Packs elements in memory into as many contiguous bytes.
 ///
 /// # Safety
@@ -504,13 +534,14 @@ pub unsafe fn pack(
         // Elements are at the distance of the extent, which may be negative.
         let from =
             buffer.cast::<u8>().wrapping_offset((first as isize).wrapping_mul(numbers.extent as isize));
+        let elements = Elements::at(from, elements, datatype)?;
         // SAFETY: the elements from `from` on are within the caller's buffer, and `bytes` bytes are free in `packed` from
         // where those of the elements before end.
         let code = unsafe {
             mpi_sys::PMPI_Pack(
-                from.cast(),
-                elements,
-                datatype,
+                elements.address.cast(),
+                elements.count,
+                elements.datatype,
                 packed.as_mut_ptr().add((first * numbers.size) as usize).cast(),
                 bytes,
                 &mut position,
@@ -545,6 +576,7 @@ pub unsafe fn unpack(
     for (first, elements, bytes) in batches(count, numbers).ok_or_else(impossible)? {
         let mut position: c_int = 0;
         let to = buffer.cast::<u8>().wrapping_offset((first as isize).wrapping_mul(numbers.extent as isize));
+        let elements = Elements::at(to, elements, datatype)?;
         // SAFETY: the elements from `to` on are within the caller's buffer, and `bytes` bytes are in `packed` from where
         // those of the elements before end.
         let code = unsafe {
@@ -552,9 +584,9 @@ pub unsafe fn unpack(
                 packed.as_ptr().add((first * numbers.size) as usize).cast(),
                 bytes,
                 &mut position,
-                to.cast(),
-                elements,
-                datatype,
+                elements.address.cast_mut().cast(),
+                elements.count,
+                elements.datatype,
                 communicator,
             )
         };

@@ -1,5 +1,5 @@
 /* File types whose bytes some MPI libraries take for others than the standard says: each byte is where it is to be, by independent and
- * collective calls and at the individual pointer, and is read back.
+ * collective calls and at the individual pointer, and is read back. And elements in memory that are described by their addresses.
  *
  *   types FILE
  *
@@ -39,6 +39,46 @@ static int make(int which, MPI_Datatype *type, int *places) {
     MPI_Type_free(&inner);
     MPI_Type_commit(type);
     return which == 0 ? 8 : 16;
+}
+
+/* Elements at MPI_BOTTOM, whose type has their addresses: written and read by independent, collective and non-blocking calls. */
+static void at_the_bottom(MPI_File file, int rank) {
+    static char from[8] = "ab.cd.ef", back[8];
+    for (int way = 0; way < 3; way++) {
+        MPI_Aint addresses[3];
+        int blocks[3] = {2, 2, 2};
+        MPI_Datatype source, target;
+        MPI_Status status;
+        MPI_Request request;
+        memset(back, '-', sizeof back);
+        for (int part = 0; part < 3; part++) MPI_Get_address(from + 3 * part, addresses + part);
+        MPI_Type_create_hindexed(3, blocks, addresses, MPI_CHAR, &source);
+        for (int part = 0; part < 3; part++) MPI_Get_address(back + 3 * part, addresses + part);
+        MPI_Type_create_hindexed(3, blocks, addresses, MPI_CHAR, &target);
+        MPI_Type_commit(&source);
+        MPI_Type_commit(&target);
+        EXPECT(!MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+        MPI_Offset at = 6 * rank;
+        switch (way) {
+        case 0:
+            EXPECT(!MPI_File_write_at(file, at, MPI_BOTTOM, 1, source, &status));
+            EXPECT(!MPI_File_read_at(file, at, MPI_BOTTOM, 1, target, &status));
+            break;
+        case 1:
+            EXPECT(!MPI_File_write_at_all(file, at, MPI_BOTTOM, 1, source, &status));
+            EXPECT(!MPI_File_read_at_all(file, at, MPI_BOTTOM, 1, target, &status));
+            break;
+        default:
+            EXPECT(!MPI_File_iwrite_at(file, at, MPI_BOTTOM, 1, source, &request));
+            EXPECT(!MPI_Wait(&request, &status));
+            EXPECT(!MPI_File_iread_at(file, at, MPI_BOTTOM, 1, target, &request));
+            EXPECT(!MPI_Wait(&request, &status));
+        }
+        EXPECT(!memcmp(back, "ab-cd-ef", sizeof back));
+        MPI_Type_free(&source);
+        MPI_Type_free(&target);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -88,6 +128,7 @@ int main(int argc, char **argv) {
         }
         MPI_Type_free(&type);
     }
+    at_the_bottom(file, rank);
     EXPECT(!MPI_File_close(&file));
     if (rank == 0) puts("done");
     MPI_Finalize();
