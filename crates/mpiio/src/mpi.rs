@@ -502,7 +502,7 @@ impl Elements {
             return Ok(Elements { address, count, datatype, _made: None });
         }
         let address = &raw const ELSEWHERE;
-        let back = (address as MPI_Aint).wrapping_neg();
+        let back = (address as mpi_sys::MPI_Aint).wrapping_neg();
         let mut made = nacre_mpi_datatype_null();
         // SAFETY: one block of a type that the program has committed; the result is written to a variable of its type.
         let code = unsafe { mpi_sys::PMPI_Type_create_hindexed(1, &count, &back, datatype, &mut made) };
