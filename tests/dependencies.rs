@@ -47,10 +47,12 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("crates/logstore/tests/dead_end.rs", &[]),
     ("crates/logstore/tests/memory.rs", &[]),
     ("crates/mpi/tests/common/mod.rs", &["mpirun.mpich", "mpirun.openmpi"]),
+    ("crates/mpiio/tests/job.rs", &[]),
     (
-        "crates/mpiio/tests/job.rs",
+        "crates/mpiio/tests/kit/mod.rs",
         &["mpicc.mpich", "mpicc.openmpi", "mpirun.mpich", "mpirun.openmpi", "gfortran"],
     ),
+    ("crates/mpiio/tests/wrong.rs", &["mpicc.mpich", "mpicc.openmpi"]),
     ("crates/mpiio/src/watchdog.rs", &[]),
     ("crates/planes/examples/idle.rs", &[]),
     ("crates/planes/src/testbed.rs", &["ip", "tc", "ethtool"]),

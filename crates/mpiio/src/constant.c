@@ -1,6 +1,13 @@
 /* The constants of the MPI library: macros and enumerators, which differ from one library to the next. */
 #include <mpi.h>
 
+/* Otherwise it is MPICH, or derived from it. */
+#ifdef OPEN_MPI
+const int nacre_mpi_is_open_mpi = 1;
+#else
+const int nacre_mpi_is_open_mpi = 0;
+#endif
+
 /* In the order of `Combiner` in mpi.rs. */
 const int nacre_mpi_combiners[13] = {
     MPI_COMBINER_NAMED,         MPI_COMBINER_DUP,     MPI_COMBINER_CONTIGUOUS,    MPI_COMBINER_VECTOR,
@@ -21,6 +28,9 @@ const int nacre_mpi_distribute_default = MPI_DISTRIBUTE_DFLT_DARG;
 const int nacre_mpi_mode_rdonly = MPI_MODE_RDONLY;
 const int nacre_mpi_mode_wronly = MPI_MODE_WRONLY;
 const int nacre_mpi_mode_sequential = MPI_MODE_SEQUENTIAL;
+const int nacre_mpi_mode_create = MPI_MODE_CREATE;
+const int nacre_mpi_mode_excl = MPI_MODE_EXCL;
+const int nacre_mpi_mode_delete_on_close = MPI_MODE_DELETE_ON_CLOSE;
 const int nacre_mpi_seek_set = MPI_SEEK_SET;
 const int nacre_mpi_seek_cur = MPI_SEEK_CUR;
 

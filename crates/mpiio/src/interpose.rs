@@ -15,7 +15,7 @@ use crate::mpi::{
 use crate::next::Next;
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
-use crate::{atomic, hint, mode, request, session};
+use crate::{atomic, hint, mode, request, session, start};
 
 /// Defines a function under both of its names. In its body, `next!` is the function of the MPI library.
 macro_rules! function {
@@ -317,14 +317,23 @@ end! {
 function! { MPI_File_open PMPI_File_open (
     communicator: MPI_Comm, name: *const c_char, amode: c_int, info: MPI_Info, file: *mut MPI_File
 ) next => {
-    let code = next();
+    // Programs that initialize MPI by its sessions come here first.
+    start::begin();
+    let is_atomic = mode::is_initial().unwrap_or(true);
+    // If the mode cannot be set, the file is closed again, and has to stay.
+    let code = if is_atomic && Mode::of(amode).is_deleted_on_close {
+        // SAFETY: the arguments are those of the caller.
+        unsafe { mpi::open(communicator, name, mpi::deleted_on_close(amode, false), info, file) }
+    } else {
+        next()
+    };
     if code != mpi::success() {
         return code;
     }
     // SAFETY: the name ends with a zero, and the file was opened, says MPI.
     let (name, file) = unsafe { (CStr::from_ptr(name), &mut *file) };
     let open = table::opened(*file, name, Mode::of(amode), communicator, info);
-    if !mode::is_initial() {
+    if !is_atomic {
         return code;
     }
     mode::set("MPI_File_open", *file, &open, true).unwrap_or_else(|failure| {
@@ -332,6 +341,9 @@ function! { MPI_File_open PMPI_File_open (
         failure.said("MPI_File_open");
         // A program that is told of an error has no file.
         if let Some(party) = table::closed(*file) {
+            if party.rank == 0 {
+                open.unmake();
+            }
             party.leave();
         }
         mpi::close(file);
@@ -341,10 +353,34 @@ function! { MPI_File_open PMPI_File_open (
 
 function! { MPI_File_close PMPI_File_close (file: *mut MPI_File) next => {
     // SAFETY: the pointer is one to a file, says MPI.
-    if let Some(party) = table::closed(unsafe { *file }) {
-        party.leave();
+    let handle = unsafe { *file };
+    let deleted = table::find(handle).filter(|open| open.is_deleted_here());
+    let party = table::closed(handle);
+    let code = next();
+    let Some(party) = party else { return code };
+    // It is gone for all when they return.
+    let result = deleted.map_or(Ok(()), |open| {
+        let result = if party.rank == 0 { open.delete() } else { Ok(()) };
+        result.and(party.meet())
+    });
+    party.leave();
+    match result {
+        Err(failure) if code == mpi::success() => {
+            let code = failure.code();
+            failure.said("MPI_File_close");
+            code
+        }
+        _ => code,
     }
-    next()
+} }
+
+function! { MPI_File_get_amode PMPI_File_get_amode (file: MPI_File, amode: *mut c_int) next => {
+    let code = next();
+    if code == mpi::success() && table::find(file).is_some_and(|open| open.is_deleted_here()) {
+        // SAFETY: the pointer is one to a mode, says MPI, which has just been written.
+        unsafe { *amode = mpi::deleted_on_close(*amode, true) };
+    }
+    code
 } }
 
 function! { MPI_File_set_view PMPI_File_set_view (
@@ -546,6 +582,18 @@ function! { MPI_Request_get_status_some PMPI_Request_get_status_some (
     count: c_int, first: *const MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
 ) next => {
     testing(next)
+} }
+
+function! { MPI_Init PMPI_Init (count: *mut c_int, arguments: *mut *mut *mut c_char) next => {
+    start::begin();
+    next()
+} }
+
+function! { MPI_Init_thread PMPI_Init_thread (
+    count: *mut c_int, arguments: *mut *mut *mut c_char, required: c_int, provided: *mut c_int
+) next => {
+    start::begin();
+    next()
 } }
 
 function! { MPI_Finalize PMPI_Finalize () next => {

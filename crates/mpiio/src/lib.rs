@@ -24,6 +24,7 @@ mod pattern;
 mod request;
 mod session;
 mod signals;
+mod start;
 mod table;
 mod transfer;
 mod view;

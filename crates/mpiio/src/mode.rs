@@ -1,7 +1,9 @@
 //! Entering and leaving atomic mode.
 
-use std::ffi::c_int;
+use std::ffi::{OsStr, c_int};
 use std::sync::{Arc, Mutex, OnceLock};
+
+use nacre_quantity::Escaped;
 
 use crate::failure::Failure;
 use crate::hint;
@@ -15,10 +17,24 @@ use crate::table::{Atomic, Open, hold};
 const ATOMIC_VARIABLE: &str = "NACRE_MPIIO_ATOMIC";
 
 /// Returns whether files are in atomic mode as soon as they are open: for libraries that have no call for it.
-pub fn is_initial() -> bool {
-    static IS: OnceLock<bool> = OnceLock::new();
-    let is_set = |value: std::ffi::OsString| !value.is_empty() && value != "0";
-    *IS.get_or_init(|| std::env::var_os(ATOMIC_VARIABLE).is_some_and(is_set))
+///
+/// # Errors
+///
+/// A sentence, if the environment says neither.
+pub fn is_initial() -> Result<bool, String> {
+    static IS: OnceLock<Result<bool, String>> = OnceLock::new();
+    IS.get_or_init(|| switch(&std::env::var_os(ATOMIC_VARIABLE).unwrap_or_default())).clone()
+}
+
+fn switch(value: &OsStr) -> Result<bool, String> {
+    match value.to_str() {
+        Some("" | "0" | "no" | "false") => Ok(false),
+        Some("1" | "yes" | "true") => Ok(true),
+        _ => {
+            let value = Escaped::of(value);
+            Err(format!("{ATOMIC_VARIABLE}={value} is wrong: the values are yes, true, 1, no, false and 0"))
+        }
+    }
 }
 
 /// Sets a file's mode, for a call of the program. Collective over the processes that opened it: all of them succeed, or none does.
@@ -80,7 +96,7 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
     let locks = session::file(&identity.name()).map_err(|error| error.message);
     let opened = locks.and_then(|locks| {
         let pointer = pointer.map_err(|_| "the individual pointer of the file is not known".to_owned())?;
-        match &open.wrong_hint {
+        match &open.wrong_setting {
             Some(sentence) => Err(sentence.clone()),
             None => Ok((locks, open.open_itself(&identity)?, pointer)),
         }
@@ -101,5 +117,23 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
         // One prints it for all.
         (Err(sentence), Some(first)) if first == party.rank => Err(Failure::Own(sentence)),
         _ => Err(Failure::Elsewhere),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_for_all_files_is_a_switch_and_other_values_are_refused() {
+        for (values, is_on) in [(["", "0", "no", "false"], false), (["1", "yes", "true", "1"], true)] {
+            for value in values {
+                assert_eq!(switch(OsStr::new(value)), Ok(is_on), "{value}");
+            }
+        }
+        for value in ["on", "No", "2", " "] {
+            let sentence = switch(OsStr::new(value)).unwrap_err();
+            assert!(sentence.starts_with("NACRE_MPIIO_ATOMIC="), "{sentence}");
+        }
     }
 }

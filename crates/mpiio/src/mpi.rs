@@ -26,6 +26,10 @@ unsafe extern "C" {
     safe static nacre_mpi_mode_rdonly: c_int;
     safe static nacre_mpi_mode_wronly: c_int;
     safe static nacre_mpi_mode_sequential: c_int;
+    safe static nacre_mpi_mode_create: c_int;
+    safe static nacre_mpi_mode_excl: c_int;
+    safe static nacre_mpi_mode_delete_on_close: c_int;
+    safe static nacre_mpi_is_open_mpi: c_int;
     safe static nacre_mpi_seek_set: c_int;
     safe static nacre_mpi_seek_cur: c_int;
     safe static nacre_mpi_success: c_int;
@@ -61,6 +65,59 @@ pub fn error_class_of(error: &std::io::Error) -> c_int {
         Some(libc::ENOSPC) => nacre_mpi_err_no_space,
         Some(libc::EDQUOT) => nacre_mpi_err_quota,
         _ => nacre_mpi_err_io,
+    }
+}
+
+/// An MPI library, or one that is derived from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// MPICH.
+    Mpich,
+    /// Open MPI.
+    OpenMpi,
+}
+
+impl Library {
+    /// Returns the one that this library was built for.
+    pub fn own() -> Library {
+        if nacre_mpi_is_open_mpi != 0 { Library::OpenMpi } else { Library::Mpich }
+    }
+
+    /// Returns the one that the program is linked with, if it is known here. MPI need not be initialized.
+    pub fn of_program() -> Option<Library> {
+        // As long as that of any library, which is MPICH's, with a zero at its end.
+        const VERSION_MAX: usize = 8192;
+        let (mut version, mut length) = ([0u8; VERSION_MAX + 1], 0);
+        // SAFETY: the name and its length are written to variables that are large enough.
+        let code = unsafe { mpi_sys::PMPI_Get_library_version(version.as_mut_ptr().cast(), &mut length) };
+        result(code).ok()?;
+        Library::of_version(&CStr::from_bytes_until_nul(&version).ok()?.to_string_lossy())
+    }
+
+    /// Returns the one whose description of itself this is.
+    pub fn of_version(version: &str) -> Option<Library> {
+        let named = |names: &[&str]| names.iter().any(|name| version.contains(name));
+        match (named(&["MPICH", "MVAPICH", "Intel(R) MPI"]), named(&["Open MPI"])) {
+            (true, false) => Some(Library::Mpich),
+            (false, true) => Some(Library::OpenMpi),
+            _ => None,
+        }
+    }
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Library::Mpich => "MPICH",
+            Library::OpenMpi => "Open MPI",
+        }
+    }
+
+    /// Returns its name as a value of `nacre mpirun --mpi`.
+    pub fn flag(self) -> &'static str {
+        match self {
+            Library::Mpich => "mpich",
+            Library::OpenMpi => "openmpi",
+        }
     }
 }
 
@@ -454,6 +511,10 @@ pub struct Mode {
     pub writes: bool,
     /// Use at the shared pointer only.
     pub is_sequential: bool,
+    /// The file was not there before.
+    pub is_new: bool,
+    /// The file is deleted when it is closed.
+    pub is_deleted_on_close: bool,
 }
 
 impl Mode {
@@ -463,6 +524,8 @@ impl Mode {
             reads: mode & nacre_mpi_mode_wronly == 0,
             writes: mode & nacre_mpi_mode_rdonly == 0,
             is_sequential: mode & nacre_mpi_mode_sequential != 0,
+            is_new: mode & nacre_mpi_mode_create != 0 && mode & nacre_mpi_mode_excl != 0,
+            is_deleted_on_close: mode & nacre_mpi_mode_delete_on_close != 0,
         }
     }
 }
@@ -659,6 +722,31 @@ pub fn add_error(text: &CStr) -> Result<c_int, Code> {
     }
     let is_kept = kept.split(|byte| *byte == 0).next() == Some(text.to_bytes());
     Ok(if is_kept { code } else { nacre_mpi_err_io })
+}
+
+/// Returns an access mode with or without the deletion of the file when it is closed.
+pub fn deleted_on_close(mode: c_int, is_deleted: bool) -> c_int {
+    let others = mode & !nacre_mpi_mode_delete_on_close;
+    if is_deleted { others | nacre_mpi_mode_delete_on_close } else { others }
+}
+
+/// Opens a file, and returns the call's code. Collective over the processes of the communicator.
+///
+/// # Safety
+///
+/// The arguments are those of a call of MPI.
+pub unsafe fn open(
+    communicator: MPI_Comm,
+    name: *const c_char,
+    mode: c_int,
+    info: MPI_Info,
+    file: *mut MPI_File,
+) -> c_int {
+    type Open = unsafe extern "C" fn(MPI_Comm, *const c_char, c_int, MPI_Info, *mut MPI_File) -> c_int;
+    static OPEN: Next = Next::new(c"PMPI_File_open");
+    // SAFETY: MPI declares the function with this type; the arguments are what the caller says.
+    let code = unsafe { OPEN.find::<Open>().map(|open| open(communicator, name, mode, info, file)) };
+    code.unwrap_or(nacre_mpi_err_io)
 }
 
 /// Closes a file. Collective over the processes that opened it.

@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
+use nacre_quantity::Escaped;
+
 use crate::failure::Failure;
 use crate::mpi::{self, Code, MPI_Comm, MPI_Request, byte, error_class_io};
 
@@ -34,10 +36,27 @@ fn address(bytes: &[u8]) -> *const c_void {
     if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr().cast() }
 }
 
+/// Returns the time for which a process waits for the others.
+///
+/// # Errors
+///
+/// A sentence, if the environment asks for something else than a time.
+pub fn wait() -> Result<Duration, String> {
+    let text = std::env::var_os(WAIT_VARIABLE).unwrap_or_default();
+    if text.is_empty() {
+        return Ok(Duration::from_secs(WAIT_SECONDS));
+    }
+    // Without any time, one process would give up while another finds all of them.
+    let seconds = text.to_str().and_then(|text| text.parse::<u64>().ok()).filter(|seconds| *seconds > 0);
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        format!("{WAIT_VARIABLE}={} is wrong: it is a number of seconds, from 1 on", Escaped::of(&text))
+    })
+}
+
 /// Returns whether all processes of a communicator come here. Those that do not have this library never do, and must not be waited for.
 fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
-    let seconds = std::env::var(WAIT_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
-    let wait = Duration::from_secs(seconds.unwrap_or(WAIT_SECONDS));
+    // A wrong one is an error of the atomic mode, which all of them have to hear of.
+    let wait = wait().unwrap_or(Duration::from_secs(WAIT_SECONDS));
     let mut request = MaybeUninit::uninit();
     // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be
     // cancelled.

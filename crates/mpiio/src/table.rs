@@ -18,7 +18,7 @@ use crate::file;
 use crate::hint::Hints;
 use crate::identity::{self, Identity};
 use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, MPI_Info, Mode};
-use crate::party::Party;
+use crate::party::{self, Party};
 use crate::view::View;
 
 /// A file that is open.
@@ -33,8 +33,8 @@ pub struct Open {
     pub party: Option<Party>,
     /// The hints about its locks, which hold in atomic mode.
     pub hints: Arc<Mutex<Hints>>,
-    /// The sentence about a wrong hint that it was opened with. Its atomic mode cannot be set then.
-    pub wrong_hint: Option<String>,
+    /// The sentence about a wrong hint that it was opened with, or a wrong variable of the environment. Its atomic mode cannot be set then.
+    pub wrong_setting: Option<String>,
     atomic: RwLock<Option<Arc<Atomic>>>,
     /// The atomic mode that it was in last, whose writes may not be on the device yet.
     ended: Mutex<Option<Arc<Atomic>>>,
@@ -89,8 +89,10 @@ pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, i
         Ok(hints) => (Arc::new(Mutex::new(hints)), None),
         Err(sentence) => (Arc::default(), Some(sentence)),
     };
+    let wrong_setting =
+        wrong_hint.or_else(|| party::wait().err()).or_else(|| crate::mode::is_initial().err());
     let (atomic, ended, exchanged) = (RwLock::new(None), Mutex::default(), Arc::default());
-    let open = Arc::new(Open { path, mode, identity, party, hints, wrong_hint, atomic, ended, exchanged });
+    let open = Arc::new(Open { path, mode, identity, party, hints, wrong_setting, atomic, ended, exchanged });
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     files.get_or_insert_default().insert(key(file), open.clone());
     open
@@ -150,6 +152,29 @@ impl Open {
         match self.party {
             Some(party) if self.exchanged.load(Ordering::Acquire) => agreed(&party, flushed),
             _ => flushed,
+        }
+    }
+
+    /// Returns whether this library deletes the file when it is closed, in the place of the MPI library. That would also delete it where it
+    /// was opened, and could not be put in atomic mode.
+    pub fn is_deleted_here(&self) -> bool {
+        self.mode.is_deleted_on_close && crate::mode::is_initial().unwrap_or(true)
+    }
+
+    /// Deletes the file.
+    pub fn delete(&self) -> Result<(), Failure> {
+        std::fs::remove_file(&self.path).map_err(|error| {
+            let sentence = format!("cannot delete {}: {error}", Escaped::of(&self.path));
+            Failure::File(mpi::error_class_of(&error), sentence)
+        })
+    }
+
+    /// Deletes the file if it was made by being opened, and has stayed empty, so that the program can make it again.
+    pub fn unmake(&self) {
+        let is_empty = |metadata: std::fs::Metadata| metadata.is_file() && metadata.len() == 0;
+        if self.mode.is_new && self.path.symlink_metadata().is_ok_and(is_empty) {
+            // A file that stays behind is empty.
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 

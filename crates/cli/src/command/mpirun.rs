@@ -1,7 +1,7 @@
 //! `nacre mpirun`: runs an MPI job whose programs have an atomic mode of MPI-IO that holds, and lock servers for it.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
@@ -15,16 +15,47 @@ use super::child::{Caught, outcome, pass_on};
 use super::daemon;
 use crate::arguments::Common;
 use crate::failure::Failure;
+use crate::output;
 use crate::quantity::Time;
 use crate::session::{STORE_VARIABLE, parse_uri};
 
 const AFTER_HELP: &str = "\
-The ranks get the library for the atomic mode through LD_PRELOAD, and the lock servers through NACRE_STORE. Files that are not in
-atomic mode are left to the MPI library. Without --lock-servers, --store and NACRE_STORE, a lock server runs as long as the job, on a
-Unix socket that only ranks on this node can reach. For several nodes, start \"nacre serve\" where all of them reach it.
+Flags of nacre mpirun come first. The first argument that is none of them begins those of mpirun, to which it and all that follow are \
+passed. A -- before it says so, where both have a flag of that name.
 
-Exit codes: that of mpirun; 128 plus the signal number if a signal ended it; 126 if it cannot be run; 127 if it does not exist; 1 if
-there is no library or no server for the job; 2 for wrong usage.";
+The ranks get the library for the atomic mode through LD_PRELOAD, and the lock servers through NACRE_STORE. Files that are not in atomic \
+mode are left to the MPI library. Without --lock-servers, --store and NACRE_STORE, a lock server runs as long as the job, on a Unix \
+socket that only ranks on this node can reach. For several nodes, start \"nacre serve\" where all of them reach it. Here --store takes \
+the URI of servers only, as --lock-servers does.
+
+Exit codes: that of mpirun; 128 plus the signal number if a signal ended it; 126 if it cannot be run; 127 if it does not exist; 1 if \
+there is no library or no server for the job, or if no process of a job on this node has loaded the library; 2 for wrong usage.";
+
+/// Flags by which launchers run nothing.
+const QUESTIONS: [&str; 7] = ["--version", "-version", "-V", "--help", "-help", "-h", "-info"];
+
+/// The variable that names the folder in which the library leaves marks.
+const MARKS_VARIABLE: &str = "NACRE_MPIIO_MARKS";
+
+/// Flags of launchers by which ranks may run on other nodes, without the dashes before them.
+const HOST_FLAGS: [&str; 9] =
+    ["f", "H", "host", "hosts", "hostfile", "hostlist", "machinefile", "default-hostfile", "configfile"];
+
+/// Variables by which they may: those of batch systems, and of the launchers.
+const HOST_VARIABLES: [&str; 12] = [
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "PBS_NODEFILE",
+    "LSB_HOSTS",
+    "LSB_MCPU_HOSTS",
+    "PE_HOSTFILE",
+    "LOADL_HOSTFILE",
+    "COBALT_NODEFILE",
+    "FLUX_JOB_ID",
+    "HYDRA_HOST_FILE",
+    "OMPI_MCA_orte_default_hostfile",
+    "PRTE_MCA_prte_default_hostfile",
+];
 
 /// Run an MPI job with a correct atomic mode of MPI-IO
 ///
@@ -147,6 +178,7 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
             format!("{} cannot be preloaded: its path contains a space or a colon", Escaped::of(&library));
         return Err(Failure::Failed(text));
     }
+    check_machine(&library)?;
     // The signals are caught before anything is started that is to be ended.
     let mut signals = Caught::new()?;
     let mut words = mpi.variable("LD_PRELOAD", &preload(&library));
@@ -163,23 +195,107 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     }
     let named = || std::env::var_os(STORE_VARIABLE).filter(|uri| !uri.is_empty());
     let named = args.lock_servers.clone().or_else(|| common.store.clone()).or_else(named);
-    let mut servers = None;
-    let uri = match named {
-        Some(uri) => servers_uri(&uri)?,
+    let (mut servers, folder) = (None, Folder::create());
+    let (uri, folder) = match named {
+        // Without marks, nobody hears of a library that was not loaded, but the job can run.
+        Some(uri) => (servers_uri(&uri)?, folder.ok()),
         None => {
-            let started = Servers::start(args.lock_lease.as_ref())?;
-            servers.insert(started).uri.clone()
+            let folder = folder?;
+            let started = Servers::start(args.lock_lease.as_ref(), &folder)?;
+            (servers.insert(started).uri.clone(), Some(folder))
         }
     };
     words.extend(mpi.variable(STORE_VARIABLE, &uri));
+    if let Some(folder) = &folder {
+        words.extend(mpi.variable(MARKS_VARIABLE, folder.0.as_os_str()));
+    }
     // A "--" before mpirun's own flags is for this program.
     let theirs = args.words.iter().skip(usize::from(args.words.first().is_some_and(|word| word == "--")));
+    let may_leave = may_leave_this_node(theirs.clone(), |name| std::env::var_os(name).is_some());
+    let first = theirs.clone().next().and_then(|word| word.to_str());
+    let is_question = first.is_some_and(|word| QUESTIONS.contains(&word));
     let words = mpi.command(words, theirs);
     let ended = launched(&launcher, &words, &mut signals).await;
-    // Also if the launcher cannot be run: the server's folder is not to stay.
+    // Also if the launcher cannot be run.
     let stopped = servers.map_or(Ok(()), Servers::stop);
-    outcome(ended?)?;
-    stopped
+    let status = ended?;
+    let is_missing = match &folder {
+        Some(folder) if !is_question => complain_of_missing(folder, &library, status, may_leave),
+        _ => false,
+    };
+    outcome(status)?;
+    stopped?;
+    // What is wrong has been said.
+    if is_missing { Err(Failure::Command { code: 1, sentence: None }) } else { Ok(()) }
+}
+
+/// Returns whether ranks may run on other nodes, where the library leaves no marks for this program.
+fn may_leave_this_node<'a>(
+    mut words: impl Iterator<Item = &'a OsString>,
+    is_set: impl Fn(&str) -> bool,
+) -> bool {
+    let is_flag = |word: &OsString| {
+        let Some(flag) = word.to_str().filter(|word| word.starts_with('-')) else { return false };
+        let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
+        HOST_FLAGS.contains(&name)
+    };
+    words.any(is_flag) || HOST_VARIABLES.iter().any(|name| is_set(name))
+}
+
+/// Complains if the processes of a job that has ended have not left the marks of the library. Returns whether none has loaded it for sure.
+fn complain_of_missing(folder: &Folder, library: &Path, status: ExitStatus, may_leave: bool) -> bool {
+    let library = Escaped::of(library);
+    if !folder.0.join("loaded").exists() {
+        let place = if may_leave { " on this node" } else { "" };
+        output::complain(&format!(
+            "nacre: no process of this job has loaded {library}{place}: without it, atomic mode does not hold. An LD_PRELOAD of the \
+             job's own, or a file with its programs, may have taken its place, or the loader cannot load it"
+        ));
+        return !may_leave;
+    }
+    // A job that has failed may have done so before.
+    if status.success() && !folder.0.join("used").exists() && !may_leave {
+        output::complain(&format!(
+            "nacre: no process that has loaded {library} has initialized MPI: if the job has programs of MPI, they ran without it, and \
+             atomic mode did not hold in them"
+        ));
+    }
+    false
+}
+
+/// Checks that a library is one for this machine: the loader passes over others, and starts the programs without.
+fn check_machine(library: &Path) -> Result<(), Failure> {
+    let refused =
+        |why: String| Failure::Failed(format!("{} cannot be preloaded: {why}", Escaped::of(library)));
+    let head = |path: &Path| -> io::Result<[u8; HEAD_BYTES]> {
+        let mut head = [0; HEAD_BYTES];
+        std::fs::File::open(path)?.read_exact(&mut head)?;
+        Ok(head)
+    };
+    let own = head(Path::new("/proc/self/exe")).map_err(Failure::io("read the program that runs"))?;
+    match head(library) {
+        Ok(head) if !is_elf(&head) => Err(refused("it is not a library".to_owned())),
+        Ok(head) if machine(&head) != machine(&own) => {
+            Err(refused("it is for another kind of machine".to_owned()))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(refused("it is not a library".to_owned()))
+        }
+        Err(error) => Err(refused(error.to_string())),
+    }
+}
+
+/// The bytes at the beginning of a file in ELF, up to the end of its kind of machine.
+const HEAD_BYTES: usize = 20;
+
+fn is_elf(head: &[u8; HEAD_BYTES]) -> bool {
+    head.starts_with(b"\x7fELF")
+}
+
+/// Returns the width of words, their order, and the kind of processor.
+fn machine(head: &[u8; HEAD_BYTES]) -> [u8; 4] {
+    [head[4], head[5], head[18], head[19]]
 }
 
 /// Runs the launcher to its end, and passes signals on to it.
@@ -275,50 +391,58 @@ fn servers_uri(uri: &OsStr) -> Result<OsString, Failure> {
 struct Servers {
     daemon: Daemon,
     uri: OsString,
-    /// Removed when the job has ended.
-    folder: PathBuf,
 }
 
 impl Servers {
-    fn start(lease: Option<&Time>) -> Result<Servers, Failure> {
+    fn start(lease: Option<&Time>, folder: &Folder) -> Result<Servers, Failure> {
         if lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease.0)) {
             return Err(Failure::Usage("--lock-lease is a time from 500ms to 1h".to_owned()));
         }
-        let folder = private_folder()?;
         let default = ServerOptions::default();
         let options = ServerOptions {
             store: Some(Uri { engine: Engine::Memory, options: Default::default() }),
             lock: true,
             lock_lease: lease.map_or(default.lock_lease, |lease| lease.0),
-            listen: vec![Address::Unix(folder.join("locks")).to_os_string()],
+            listen: vec![Address::Unix(folder.0.join("locks")).to_os_string()],
             http: None,
             ..default
         };
         let started = Daemon::start(&options).map_err(Failure::store("start a lock server for the job"));
-        let daemon = started.inspect_err(|_| drop(std::fs::remove_dir_all(&folder)))?;
+        let daemon = started?;
         let uri = daemon.addresses().first().map(daemon::uri).unwrap_or_default();
-        Ok(Servers { daemon, uri, folder })
+        Ok(Servers { daemon, uri })
     }
 
     fn stop(self) -> Result<(), Failure> {
-        let stopped = self.daemon.stop();
-        // A folder that stays behind does no harm.
-        let _ = std::fs::remove_dir_all(&self.folder);
-        Ok(stopped?)
+        Ok(self.daemon.stop()?)
     }
 }
 
-/// Makes a folder that nobody else can look into, for the socket.
-fn private_folder() -> Result<PathBuf, Failure> {
-    use std::os::unix::fs::DirBuilderExt;
-    let path = std::env::temp_dir().join(format!(
-        "nacre-mpirun-{}-{:08x}",
-        std::process::id(),
-        rand::random::<u32>()
-    ));
-    let attempted = format!("create the folder {} for the job's lock server", Escaped::of(&path));
-    std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Failure::io(attempted))?;
-    Ok(path)
+/// A folder of the job's own that nobody else can look into, for the socket of its server and the marks of its processes. Removed when it
+/// is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> Result<Folder, Failure> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = std::env::temp_dir().join(format!(
+            "nacre-mpirun-{}-{:08x}",
+            std::process::id(),
+            rand::random::<u32>()
+        ));
+        // Its processes may run in other folders.
+        let path = std::path::absolute(path).map_err(Failure::io("find the folder for temporary files"))?;
+        let attempted = format!("create the folder {} for the job", Escaped::of(&path));
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Failure::io(attempted))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A folder that stays behind does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 fn spawn(launcher: &Path, words: &[OsString]) -> Result<Child, Failure> {
@@ -344,6 +468,40 @@ mod tests {
         };
         assert_eq!(command(Mpi::Mpich), "-genv LD_PRELOAD l.so -n 1 a : -n 2 b x:y");
         assert_eq!(command(Mpi::Openmpi), "-x LD_PRELOAD=l.so -n 1 a : -x LD_PRELOAD=l.so -n 2 b x:y");
+    }
+
+    #[test]
+    fn jobs_that_may_run_elsewhere_are_known_by_flags_and_variables() {
+        let may_leave = |words: &[&str], variable: &str| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            may_leave_this_node(words.iter(), |name| name == variable)
+        };
+        for flag in ["--host", "-hosts", "--hostfile=nodes", "-machinefile", "-H"] {
+            assert!(may_leave(&["-n", "2", flag, "a,b", "program"], ""), "{flag}");
+        }
+        assert!(may_leave(&["-n", "2", "program"], "SLURM_JOB_ID"));
+        assert!(!may_leave(&["-n", "2", "--app", "file", "host", "-x", "LD_PRELOAD=x"], ""));
+    }
+
+    #[test]
+    fn only_libraries_for_this_machine_can_be_preloaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("library.so");
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            match check_machine(&file) {
+                Err(Failure::Failed(sentence)) => sentence,
+                other => panic!("{other:?}"),
+            }
+        };
+        for bytes in [&b""[..], b"INPUT(libother.so)  # a script of the linker"] {
+            assert!(refused(bytes).ends_with("it is not a library"));
+        }
+        let mut head = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        head.truncate(HEAD_BYTES);
+        head[18] ^= 1;
+        assert!(refused(&head).ends_with("it is for another kind of machine"));
+        assert!(check_machine(&std::env::current_exe().unwrap()).is_ok());
     }
 
     #[test]
