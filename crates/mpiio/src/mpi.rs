@@ -1,7 +1,7 @@
 //! The MPI library, as far as this crate asks it: its types taken apart, its communicators, its constants.
 //!
 //! One of the modules with `unsafe` code, as are those of the interposed calls and what they hand on (`interpose`, `next`, `transfer`,
-//! `atomic`, `request`), `party` and `signals`. Every function that is
+//! `atomic`, `request`), `party`, `signals` and `start`. Every function that is
 //! called here by its profiling name is one that this library does not stand in front of; the others are looked up.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
