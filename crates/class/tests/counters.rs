@@ -107,7 +107,7 @@ fn what_cannot_be_bounded_is_refused_with_its_line() {
         ("x = [[ open", 1, "not closed"),
         ("--[[ open", 1, "not closed"),
         ("local x <const> = 1", 1, "attributes"),
-        ("end while true do", 1, "behind its end"),
+        ("end while true do", 1, "continues after its end"),
         ("function f() return ... end", 1, "outside of a function"),
         ("return 1 x = 2", 1, "last statement"),
         ("x", 1, "no statement"),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cluster::{Cluster, open, wait_until};
+use nacre_object::limit::NOTIFY_TIMEOUT_MAX;
 use nacre_object::testkit::conformance::{self, Effort};
 use nacre_object::testkit::{block_on, block_on_for};
 use nacre_object::watch::{Cause, Event, Gap, Watch, WatchOptions};
@@ -299,7 +300,7 @@ fn many_watchers_learn_everything_and_a_slow_one_costs_them_nothing() {
         }
     }
     let notified = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| block_on(writer.notify(&object, "all".into(), PATIENCE)));
+        let sender = scope.spawn(|| block_on(writer.notify(&object, "all".into(), NOTIFY_TIMEOUT_MAX)));
         for (watch, _) in &mut watches {
             loop {
                 if let Event::Notified(notification) = next(watch) {
