@@ -110,7 +110,7 @@ fn what_cannot_be_bounded_is_refused_with_its_line() {
         ("end while true do", 1, "continues after its end"),
         ("function f() return ... end", 1, "outside of a function"),
         ("return 1 x = 2", 1, "last statement"),
-        ("x", 1, "no statement"),
+        ("x", 1, "not a statement"),
         ("f() = 1", 1, "call"),
         ("x = 1 ? 2", 1, "byte 63"),
         ("x = \0", 1, "byte 0"),
