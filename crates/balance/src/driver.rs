@@ -82,7 +82,7 @@ pub struct Driver {
     late: Vec<(Move, Making)>,
     /// The failures of moves that were reported, by resource, until a move of it succeeds.
     failures: HashMap<ResourceId, String>,
-    /// What was last published, and of a reflector the value of its key.
+    /// The load that was last published, and of a reflector the value of its key.
     own: Option<Published>,
     held: Bytes,
     /// The warnings of the tick before, which are not said again.

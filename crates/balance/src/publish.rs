@@ -132,7 +132,7 @@ pub(crate) struct LoadEntry {
     pub rank: usize,
     /// The value.
     pub value: Bytes,
-    /// What it says; `None` if that cannot be read.
+    /// The load that it describes; `None` if it cannot be read.
     pub read: Option<Published>,
 }
 

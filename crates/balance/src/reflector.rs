@@ -85,7 +85,7 @@ pub(crate) struct Claim {
     pub number: usize,
     /// The value of its key.
     pub held: Bytes,
-    /// What all have published, in the order of their numbers, as far as it can be read.
+    /// The loads of all reflectors, in the order of their numbers, as far as they can be read.
     pub published: Vec<Published>,
 }
 

@@ -30,7 +30,7 @@ pub use namespace::Namespace;
 use side::Item;
 pub use side::Side;
 
-/// What makes a file one that is not to be copied again.
+/// The test by which a file is not copied again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Same {
     /// Its size and its time of modification.
@@ -43,7 +43,7 @@ pub enum Same {
 
 /// The settings of a copy.
 pub struct Settings {
-    /// What makes a file one that is not to be copied again.
+    /// The test by which a file is not copied again.
     pub same: Same,
     /// Keeps extended attributes.
     pub extended: bool,
@@ -112,7 +112,7 @@ struct Place<S: Side, T: Side> {
     from: S::Directory,
     /// `None` where a preview finds none.
     to: Option<T::Directory>,
-    /// What it gets in the end; `None` for the one in which the source is.
+    /// The metadata that it gets in the end; `None` for the one in which the source is.
     metadata: Option<(Metadata, Attributes)>,
     /// The number of levels below the directory in which the source is.
     depth: u32,

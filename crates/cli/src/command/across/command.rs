@@ -1,4 +1,4 @@
-//! What `nacre copy` does where the source or the destination is in the namespace of a store.
+//! `nacre copy` where the source or the destination is in the namespace of a store.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

@@ -312,7 +312,7 @@ impl Side for Namespace<'_> {
 pub struct NamespaceReader<'a> {
     side: &'a Namespace<'a>,
     ino: Ino,
-    /// What is put over the file meanwhile is not to be mixed with what it replaces.
+    /// The number of the content that is read, so that it is not mixed with one that replaces it meanwhile.
     content: Option<u64>,
     offset: u64,
     ended: bool,
