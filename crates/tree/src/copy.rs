@@ -12,6 +12,7 @@
 
 pub mod attributes;
 mod claim;
+mod compare;
 mod data;
 mod destination;
 mod file;
@@ -23,6 +24,8 @@ mod mounts;
 mod plan;
 mod range;
 mod record;
+mod threads;
+mod together;
 mod verify;
 mod visitor;
 
@@ -36,23 +39,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use attributes::Preserver;
-use data::{BUFFER_BYTES, Halt, ShortCuts};
+use data::ShortCuts;
 pub use destination::Destination;
 pub use file::{Later, is_unfinished};
 pub use finish::Finisher;
-use job::{Job, JobContext, Jobs};
+use job::Jobs;
 use link::{Links, Previewed};
 use nacre_quantity::Escaped;
-use nacre_walk::Queue;
+use nacre_walk::Options as WalkOptions;
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::filter::{Descent, Filter, Selection};
 use nacre_walk::{FileKind, Metadata, Time};
-use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
 pub use plan::Plan;
 pub use range::{Compared, Held, LeftOver, Leftovers, Worker, halve};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
+pub use together::Sight;
 pub use verify::{Aspects, Difference, Differing, Report, Verifier};
 pub use visitor::Copier;
 
@@ -247,25 +250,6 @@ impl Shared {
         self.verifying.load(Ordering::Relaxed)
     }
 
-    fn around(&self) -> JobContext<'_> {
-        JobContext { control: &self.control, cuts: &self.cuts, bytes: &self.counters.bytes }
-    }
-
-    /// Works on a large file with all idle threads.
-    pub fn run(&self, job: Job, buffer: &mut [u8]) -> Result<(), Halt> {
-        self.jobs.run(job, &self.around(), buffer, || {
-            if let Some(call) = &*self.call.lock() {
-                call();
-            }
-        })
-    }
-
-    /// Helps other threads with a large file, and returns whether there was work.
-    pub fn help(&self, buffer: &mut Vec<u8>) -> bool {
-        buffer.resize(BUFFER_BYTES, 0);
-        self.jobs.help(&self.around(), buffer)
-    }
-
     /// Removes an entry of the destination, with everything in it; returns whether it is gone.
     pub fn remove_extra(
         &self,
@@ -325,12 +309,6 @@ impl Shared {
             });
         }
         removed.failures.count() == 0 && !removed.stopped
-    }
-
-    fn attach<S: Send + Sync + 'static>(&self, queue: &Arc<Queue<S>>) {
-        self.control.attach(queue);
-        let queue = Arc::clone(queue);
-        *self.call.lock() = Some(Box::new(move || queue.call()));
     }
 }
 
@@ -488,104 +466,9 @@ impl Copy {
         Ok(Copy { source, source_path, opened: None, kind, destination, top_of_entries, shared })
     }
 
-    /// Makes this the share of one process in a copy that several make together, perhaps on several machines.
-    ///
-    /// All of them are given the same source, destination and options. One calls [`Copy::begin_together`]; then, each step
-    /// after all processes have done the one before: [`Copy::copy_part`], [`Copy::copy_entry`] for the names of files with
-    /// several names (one process for all names of a file), the ranges of large files ([`Copy::begin_ranges`],
-    /// [`Copy::copy_range`], [`Copy::end_ranges`]), the names that were left for later, [`Copy::finish_root`] by one of them
-    /// and [`Copy::finish_part`], and [`Copy::sync_part`].
-    pub fn together(mut self) -> Copy {
-        self.shared.together = true;
-        // Chunks are made durable one by one, so that no machine's restart matters.
-        self.shared.boot = [0; 16];
-        self
-    }
-
     /// Returns whether the source is a directory.
     pub fn is_directory(&self) -> bool {
         self.kind == FileKind::Directory
-    }
-
-    /// Begins a copy by several processes, in one of them: makes the copy's directory, and returns its lock, which is held
-    /// as long as it is kept.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn begin_together(&self) -> Result<Option<OwnedFd>, StartError> {
-        self.shared.failures.clear();
-        let top = self.top()?;
-        self.lock(&top)
-    }
-
-    /// Returns what processes compare to find out whether they see the same source and the same copy. The directory of a copy
-    /// is made if it is missing.
-    ///
-    /// # Errors
-    /// [`StartError`] if one of them cannot be reached, or the destination cannot be used.
-    pub fn sights(&self) -> Result<[Sight; 2], StartError> {
-        let nowhere = |errno| StartError::Nowhere { path: self.destination.path().to_owned(), errno };
-        let path = self.source.path();
-        let attempted = if self.opened.is_some() { "copy" } else { "compare" };
-        let missing = |errno| StartError::Missing { path: path.to_owned(), attempted, errno };
-        let source = if let Some(opened) = &self.opened {
-            // A server is asked: this machine may remember that there was none.
-            match rustix::fs::mkdirat(self.destination.parent(), self.destination.name(), Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(nowhere(errno)),
-            }
-            Sight::of(opened.as_fd()).map_err(missing)?
-        } else {
-            Sight::of_entry(self.source.parent(), self.source.name()).map_err(missing)?
-        };
-        let copy = Sight::of_entry(self.destination.parent(), self.destination.name()).map_err(nowhere)?;
-        Ok([source, copy])
-    }
-
-    /// Copies a part: `work` is given the walk, whose units other processes may be given, and runs it with the visitors. The
-    /// walk begins at the source if `begin` is set, which is for one of the processes. What has to be left for later is
-    /// passed to `leftovers`. No directory gets its metadata yet.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn copy_part<T>(
-        &self,
-        begin: bool,
-        leftovers: Leftovers<'_>,
-        work: impl FnOnce(&mut Walk<Arc<Destination>>, &mut [Copier<'_>]) -> T,
-    ) -> Result<T, StartError> {
-        let top = self.top()?;
-        let copier = || visitor::Copier::new(&self.shared, &top, &self.destination, Some(leftovers));
-        Ok(self.walk_with(begin, copier, work))
-    }
-
-    /// Gives the copy's own directory its metadata, after everything was copied, and removes in a mirror what only that
-    /// directory has; called by one process.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn finish_root(&self) -> Result<(), StartError> {
-        let top = self.top()?;
-        finish::Finisher::new(&self.shared, &top, &self.destination).end_root(&name_of(&self.source_path));
-        Ok(())
-    }
-
-    /// Gives the other directories their metadata, as [`Copy::copy_part`] copies, after everything in them was copied.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn finish_part<T>(
-        &self,
-        begin: bool,
-        work: impl FnOnce(&mut Walk<Arc<Destination>>, &mut [Finisher<'_>]) -> T,
-    ) -> Result<T, StartError> {
-        let top = self.top()?;
-        Ok(self.walk_with(begin, || finish::Finisher::new(&self.shared, &top, &self.destination), work))
-    }
-
-    /// Makes durable what this machine has written of the copy, if requested.
-    pub fn sync_part(&self) {
-        self.sync(self.open_place());
     }
 
     /// Returns the path of the copy.
@@ -650,142 +533,6 @@ impl Copy {
         Ok(())
     }
 
-    /// Compares everything with its copy. Differences are in [`Copy::failures`].
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn verify(&self) -> Result<(), StartError> {
-        self.begin_verifying();
-        self.compare(VERIFIED, &|differing: Differing| self.differs_from_copy(differing))
-    }
-
-    /// Compares the root with its copy, before [`Copy::verify_part`]; called by one process.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn verify_root(&self) -> Result<(), StartError> {
-        self.begin_verifying();
-        self.compare_root((VERIFIED, &|differing: Differing| self.differs_from_copy(differing)))
-    }
-
-    /// Compares a part with its copy, as [`Copy::verify`] compares everything and [`Copy::copy_part`] copies.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn verify_part<T>(
-        &self,
-        begin: bool,
-        leftovers: Leftovers<'_>,
-        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
-    ) -> Result<T, StartError> {
-        self.begin_verifying();
-        let report = |differing: Differing| self.differs_from_copy(differing);
-        self.compare_part(begin, (VERIFIED, &report), Some(leftovers), work)
-    }
-
-    fn begin_verifying(&self) {
-        if self.shared.verifying.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        self.shared.counters.bytes.store(0, Ordering::Relaxed);
-        // A preview counts, too.
-        self.shared.counters.verified.store(0, Ordering::Relaxed);
-        // What is still to be written cannot be forgotten by memory, and so would not be read from the device.
-        if let Ok(place) = self.open_place() {
-            let _ = rustix::fs::syncfs(place);
-        }
-    }
-
-    /// Takes a difference that a verification has found for a failure.
-    pub fn differs_from_copy(&self, differing: Differing) {
-        let (path, sentence) = (self.source.join(&differing.path), differing.difference.sentence());
-        self.shared.failures.add(EntryError::new(path, "the copy differs:", sentence));
-    }
-
-    /// Compares source and destination, and passes every difference to `report`. What cannot be compared is in
-    /// [`Copy::failures`].
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn compare(&self, aspects: Aspects, report: verify::Report<'_>) -> Result<(), StartError> {
-        let top = self.top()?;
-        let roots = (&self.source, &self.destination);
-        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots, None);
-        if self.kind == FileKind::Directory {
-            self.walk(verifier);
-        } else {
-            self.alone(|buffer| verifier().compare_roots(self.kind, buffer));
-        }
-        Ok(())
-    }
-
-    /// Compares the roots, as far as it is no matter of their entries but for those that only the destination has, before
-    /// [`Copy::compare_part`]; called by one process.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn compare_root(&self, (aspects, report): (Aspects, verify::Report<'_>)) -> Result<(), StartError> {
-        let top = self.top()?;
-        let roots = (&self.source, &self.destination);
-        let verifier = verify::Verifier::new(&self.shared, (aspects, report), &top, roots, None);
-        verifier.compare_root(&name_of(&self.source_path));
-        Ok(())
-    }
-
-    /// Compares a part, as [`Copy::copy_part`] copies. If there are `leftovers`, large files are passed to it, of which only
-    /// the contents are not compared yet: see [`Copy::ranges_to_compare`].
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn compare_part<T>(
-        &self,
-        begin: bool,
-        (aspects, report): (Aspects, verify::Report<'_>),
-        leftovers: Option<Leftovers<'_>>,
-        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
-    ) -> Result<T, StartError> {
-        let top = self.top()?;
-        let roots = (&self.source, &self.destination);
-        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots, leftovers);
-        Ok(self.walk_with(begin, verifier, work))
-    }
-
-    /// Finds out what [`Copy::run`] would do, and passes everything that is not up to date to `report`. Nothing is read
-    /// but metadata, and nothing changed.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
-        self.shared.previewed.clear();
-        self.compare(self.previewed(), report)
-    }
-
-    /// Finds out what would be done with the root, before [`Copy::preview_part`]; called by one process.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn preview_root(&self, report: verify::Report<'_>) -> Result<(), StartError> {
-        self.compare_root((self.previewed(), report))
-    }
-
-    /// Finds out what a part of a copy would do, as [`Copy::preview`] does of everything and [`Copy::copy_part`] copies.
-    ///
-    /// # Errors
-    /// [`StartError`] if the destination cannot be used.
-    pub fn preview_part<T>(
-        &self,
-        begin: bool,
-        report: verify::Report<'_>,
-        work: impl FnOnce(&mut Walk<verify::Counterpart>, &mut [Verifier<'_>]) -> T,
-    ) -> Result<T, StartError> {
-        self.compare_part(begin, (self.previewed(), report), None, work)
-    }
-
-    fn previewed(&self) -> Aspects {
-        let extras = self.shared.options.mirror;
-        Aspects { contents: false, extras, below_missing: true, mounts: false, links: true, ..Aspects::ALL }
-    }
-
     /// Returns whether entries of the destination that the source has not are removed.
     pub fn is_mirror(&self) -> bool {
         self.shared.options.mirror
@@ -825,46 +572,6 @@ impl Copy {
         }
     }
 
-    fn walk<V: nacre_walk::Visitor<State: 'static>>(&self, visitor: impl Fn() -> V) {
-        self.walk_with(true, visitor, |walk, visitors| {
-            walk.run(visitors);
-        });
-    }
-
-    /// Passes a walk and its visitors to `work`, which runs it; it begins at the source if `begin` is set.
-    fn walk_with<V: nacre_walk::Visitor<State: 'static>, T>(
-        &self,
-        begin: bool,
-        visitor: impl Fn() -> V,
-        work: impl FnOnce(&mut Walk<V::State>, &mut [V]) -> T,
-    ) -> T {
-        let options = WalkOptions {
-            threads: self.shared.options.threads,
-            // Files are opened, and asked when they are.
-            metadata: self.shared.options.selection.filter.needs_metadata(),
-            cross_mounts: self.shared.options.cross_mounts,
-            keep_open: true,
-            keep_access_times: true,
-            ..WalkOptions::default()
-        };
-        let mut visitors: Vec<V> = (0..options.threads.get()).map(|_| visitor()).collect();
-        let mut walk = Walk::new(options);
-        self.shared.attach(walk.queue());
-        let started = walk
-            .add_root(&self.source_path)
-            .map_err(|_| EntryError::new(self.source.path_bytes(), "cannot copy", Errno::INVAL))
-            .and_then(|root| match begin {
-                true => walk.start(root, &mut visitors[0]).map_err(EntryError::from),
-                false => Ok(()),
-            });
-        if let Err(failure) = started {
-            self.shared.failures.add(failure);
-        }
-        let done = work(&mut walk, &mut visitors);
-        *self.shared.call.lock() = None;
-        done
-    }
-
     /// Opens the directory in whose file system the copy is: the copy itself, as one may be mounted there, or the directory
     /// that something else is copied into.
     fn open_place(&self) -> Result<OwnedFd, Errno> {
@@ -882,98 +589,7 @@ impl Copy {
             self.shared.failures.add(EntryError::new(self.destination.path_bytes(), DURABLE, errno));
         }
     }
-
-    /// Copies a source that is a single file: the other threads help with it, if it is large.
-    fn copy_one(&self, top: &Arc<Destination>) {
-        self.alone(|buffer| {
-            let item = file::Item {
-                shared: &self.shared,
-                role: file::Role::Alone,
-                source: self.source.parent(),
-                source_name: self.source.name(),
-                destination: top,
-                name: self.destination.name(),
-            };
-            visitor::account(&self.shared, self.kind, item.copy(self.kind, buffer), || {
-                self.source.path_bytes()
-            });
-        });
-    }
-
-    fn alone(&self, work: impl FnOnce(&mut Vec<u8>)) {
-        let over = AtomicBool::new(false);
-        let calls = (Mutex::new(0_u64), parking_lot::Condvar::new());
-        let calls = Arc::new(calls);
-        let caller = Arc::clone(&calls);
-        *self.shared.call.lock() = Some(Box::new(move || {
-            *caller.0.lock() += 1;
-            caller.1.notify_all();
-        }));
-        std::thread::scope(|scope| {
-            for _ in 1..self.shared.options.threads.get() {
-                scope.spawn(|| {
-                    let (mut buffer, mut known) = (Vec::new(), 0);
-                    loop {
-                        let mut now = calls.0.lock();
-                        while *now == known && !over.load(Ordering::SeqCst) {
-                            calls.1.wait(&mut now);
-                        }
-                        known = *now;
-                        drop(now);
-                        if over.load(Ordering::SeqCst) {
-                            break;
-                        }
-                        self.shared.help(&mut buffer);
-                    }
-                });
-            }
-            work(&mut Vec::new());
-            let _lock = calls.0.lock();
-            over.store(true, Ordering::SeqCst);
-            calls.1.notify_all();
-        });
-        *self.shared.call.lock() = None;
-    }
 }
-
-/// The identity of an entry as a process sees it, whose device has another number on another machine.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight {
-    /// The inode number. Those of the roots of file systems are often the same.
-    pub inode: u64,
-    /// The time at which it was made, in seconds and nanoseconds, where that is known.
-    pub born: Option<(i64, u32)>,
-}
-
-impl Sight {
-    fn of(opened: BorrowedFd<'_>) -> Result<Sight, Errno> {
-        let flags = StatxFlags::INO | StatxFlags::BTIME;
-        let stat = retry_on_intr(|| rustix::fs::statx(opened, c"", AtFlags::EMPTY_PATH, flags))?;
-        let knows = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
-        let born = knows.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
-        Ok(Sight { inode: stat.stx_ino, born })
-    }
-
-    /// Looks at an entry. What is mounted on it on demand is mounted by that.
-    fn of_entry(within: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<Sight, Errno> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = |flags| retry_on_intr(|| rustix::fs::openat(within, name, flags, Mode::empty()));
-        let opened = match open(flags | OFlags::DIRECTORY) {
-            Err(Errno::NOTDIR | Errno::LOOP) => open(flags),
-            opened => opened,
-        };
-        Sight::of(opened?.as_fd())
-    }
-
-    /// Returns whether another process may see the same entry.
-    pub fn may_be(&self, other: &Sight) -> bool {
-        let ages_differ = self.born.is_some() && other.born.is_some() && self.born != other.born;
-        self.inode == other.inode && !ages_differ
-    }
-}
-
-/// The aspects in which a copy is compared with its source.
-const VERIFIED: Aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
 
 const DURABLE: &str = "cannot make durable what is in";
 
@@ -1033,14 +649,6 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-
-    #[test]
-    fn what_was_made_at_another_time_is_another_entry_whatever_its_number() {
-        let sight = |inode, born| Sight { inode, born };
-        let root = sight(128, Some((1_700_000_000, 5)));
-        assert!(root.may_be(&root) && root.may_be(&sight(128, None)));
-        assert!(!root.may_be(&sight(128, Some((1_700_000_000, 6)))) && !root.may_be(&sight(129, None)));
-    }
 
     #[test]
     fn what_is_made_durable_is_the_file_system_that_the_copy_is_in() {
