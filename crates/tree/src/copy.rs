@@ -2,7 +2,7 @@
 //!
 //! - Source and destination are both walked by descriptor; no link is followed on either side, so that renaming what
 //!   the copy has passed cannot redirect it.
-//! - A file is written under a temporary name (`file::UNFINISHED`) and renamed into its place when it is complete, with
+//! - A file is written under a temporary name (`file::unfinished`) and renamed into its place when it is complete, with
 //!   its metadata. There is never a partial file under the final name, and no existing file is written to.
 //! - Entries that exist at the destination, with the same size and time, are not copied again. Of large files, the
 //!   chunks that an earlier run finished are not copied again either (`record`).

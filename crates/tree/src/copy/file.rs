@@ -1,51 +1,31 @@
 //! Copying one entry that is not a directory: it is examined on both sides, copied to a temporary name, and renamed
 //! when it is complete.
 
-use std::ffi::{CStr, CString};
+mod large;
+mod linked;
+mod special;
+mod unfinished;
+
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use large::BUSY;
 use nacre_walk::directory::{self, Identity, identity};
 use nacre_walk::{FileKind, Metadata, Time};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
+pub use unfinished::{CHUNKS, is_unfinished, unfinished};
+use unfinished::{create, remove};
 
 use crate::copy::Shared;
 use crate::copy::attributes::Named;
 use crate::copy::data::{BUFFER_BYTES, Halt, Pair, SHORT_BYTES, forget, open_for_reading};
 use crate::copy::destination::{Destination, ONE, Open};
 use crate::copy::job::{Job, Task};
-use crate::copy::link::{First, Turn};
-use crate::copy::record::{Record, Subject, is_own};
 use crate::error::Cause;
 use crate::root::identity_of;
-
-/// The chunks of a file that are finished, and their record.
-pub type Chunks = (Vec<bool>, Arc<Record>);
-
-/// The prefix of unfinished copies' names; 32 hexadecimal digits that stand for the name follow.
-pub const UNFINISHED: &[u8] = b".nacre-copy-";
-
-/// The suffix of the name under which the finished chunks of an unfinished copy are recorded.
-pub const CHUNKS: &[u8] = b".chunks";
-
-/// Returns whether a name has the form of an unfinished copy or its record.
-pub fn is_unfinished(name: &CStr) -> bool {
-    let name = name.to_bytes();
-    name.strip_suffix(CHUNKS)
-        .unwrap_or(name)
-        .strip_prefix(UNFINISHED)
-        .is_some_and(|hash| hash.len() == 32 && hash.iter().all(u8::is_ascii_hexdigit))
-}
-
-/// Returns what an unfinished copy, or its record, is called meanwhile.
-pub fn unfinished(name: &CStr, suffix: &[u8]) -> CString {
-    let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(name.to_bytes()));
-    let bytes = [UNFINISHED, hash.as_bytes(), suffix].concat();
-    // The name has no zeros, and what it is called meanwhile has none either.
-    CString::new(bytes).unwrap_or_default()
-}
 
 /// The part that this process has in copying an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,72 +190,6 @@ impl Item<'_> {
         Ok(bare)
     }
 
-    /// Copies an inode with several names once, and makes its other names links.
-    fn with_links<T: FromDone>(
-        &self,
-        stat: &Statx,
-        buffer: &mut Vec<u8>,
-        copy: impl FnOnce(&mut Vec<u8>) -> Result<T, CopyError>,
-    ) -> Result<T, CopyError> {
-        if stat.stx_nlink < 2 {
-            return copy(buffer);
-        }
-        if self.role == Role::First {
-            return Ok(T::from_done(Done::Later(Later::Linked(stat.stx_ino))));
-        }
-        let (inode, links) = (identity(stat), &self.shared.links);
-        let version = (stat.stx_size, modified(stat));
-        let resumed = self.role != Role::Names;
-        match links.met(inode, (version, stat.stx_nlink), resumed, || self.shared.help(buffer)) {
-            Turn::Wait => Ok(T::from_done(Done::Later(Later::Linked(stat.stx_ino)))),
-            Turn::Link(first) => match self.link(stat, &first) {
-                Ok(done) => Ok(T::from_done(done)),
-                // That file system takes no more links, or has none: then it is a file of its own.
-                Err(CopyError::Failed(_, Cause::System(libc::EMLINK | libc::EXDEV | libc::EPERM))) => {
-                    copy(buffer)
-                }
-                Err(error) => Err(error),
-            },
-            Turn::Copy => {
-                let result = copy(buffer);
-                if result.as_ref().is_ok_and(T::is_later) {
-                    links.deferred(inode);
-                    return result;
-                }
-                let copied = result.as_ref().is_ok_and(T::is_done);
-                match self.destination.stat(self.name) {
-                    Ok(Some(stat)) if copied => links.ready(
-                        inode,
-                        First {
-                            version,
-                            directory: Arc::clone(self.destination),
-                            name: self.name.into(),
-                            identity: identity(&stat),
-                        },
-                    ),
-                    _ => links.failed(inode),
-                }
-                result
-            }
-        }
-    }
-
-    fn link(&self, source: &Statx, first: &First) -> Result<Done, CopyError> {
-        let existing = self.existing(source, Some(first.identity))?;
-        if existing.is_some_and(|stat| identity(&stat) == first.identity) {
-            self.destination.note_linked(first.identity, self.name);
-            return Ok(Done::Unchanged);
-        }
-        let (from, to) = (
-            first.directory.descriptor().map_err(failed(WRITE))?,
-            self.destination.descriptor().map_err(failed(WRITE))?,
-        );
-        let make = |name: &CStr| rustix::fs::linkat(&from, &*first.name, &to, name, AtFlags::empty());
-        self.place(existing.is_some(), &to, make)?;
-        self.destination.note_linked(first.identity, self.name);
-        Ok(Done::Linked)
-    }
-
     /// Returns the entry that exists at the destination, if there is one; an error if it must not be replaced. It may be
     /// `first`, the copy of another name of the source's inode.
     fn existing(&self, source: &Statx, first: Option<Identity>) -> Result<Option<Statx>, CopyError> {
@@ -353,63 +267,6 @@ impl Item<'_> {
         }
     }
 
-    fn copy_special(&self, kind: FileKind, stat: &Statx) -> Result<Done, CopyError> {
-        let target = match kind {
-            FileKind::Link => Some(
-                retry_on_intr(|| rustix::fs::readlinkat(self.source, self.source_name, Vec::new()))
-                    .map_err(gone_or(READ))?,
-            ),
-            _ => None,
-        };
-        let existing = self.existing(stat, None)?;
-        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
-        if let Some(existing) = existing
-            && existing.stx_mode & libc::S_IFMT as u16 == stat.stx_mode & libc::S_IFMT as u16
-            && modified(&existing) == modified(stat)
-            && (existing.stx_rdev_major, existing.stx_rdev_minor)
-                == (stat.stx_rdev_major, stat.stx_rdev_minor)
-            && self.shared.keeper.is_kept(stat, &existing)
-            && target.as_ref().is_none_or(|target| {
-                rustix::fs::readlinkat(&directory, self.name, Vec::new()).as_ref() == Ok(target)
-            })
-            && self
-                .shared
-                .keeper
-                .same_extended_named(
-                    &Named { directory: self.source, name: self.source_name },
-                    &Named { directory: directory.as_fd(), name: self.name },
-                )
-                .map_err(gone_or(KEEP))?
-        {
-            return Ok(Done::Unchanged);
-        }
-        let source = Named { directory: self.source, name: self.source_name };
-        let extended = self.shared.keeper.extended_named(&source).map_err(gone_or(KEEP))?;
-        let make = |name: &CStr| {
-            match &target {
-                Some(target) => rustix::fs::symlinkat(target.as_c_str(), &directory, name)?,
-                None => {
-                    let mode = u32::from(stat.stx_mode);
-                    let device = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
-                    let (kind, mode) = (FileType::from_raw_mode(mode), Mode::from_raw_mode(mode & 0o700));
-                    rustix::fs::mknodat(&directory, name, kind, mode, device)?;
-                }
-            }
-            let copy = Named { directory: directory.as_fd(), name };
-            let noted = if self.destination.has_claims() {
-                directory::stat(directory.as_fd(), name)
-                    .map(|stat| self.destination.note_made(identity(&stat), self.name, name))
-            } else {
-                Ok(())
-            };
-            noted
-                .and_then(|()| self.shared.keeper.apply_named(&extended, stat, &copy))
-                .inspect_err(|_| remove(&directory, name))
-        };
-        self.place(existing.is_some(), &directory, make)?;
-        Ok(Done::Copied)
-    }
-
     /// Copies an open file; `None` if it changed meanwhile, unless this is the last attempt.
     fn copy_opened(
         &self,
@@ -466,18 +323,6 @@ impl Item<'_> {
             remove(&directory, &chunks);
         }
         finished
-    }
-
-    /// Removes the remains of a run that was killed just after it gave the copy its name.
-    fn clean(&self) {
-        let chunks = unfinished(self.name, CHUNKS);
-        if let Ok(Some(_)) = self.destination.stat(&chunks)
-            && let Ok(directory) = self.destination.descriptor()
-            && let Ok(_record) = Record::open(directory.as_fd(), &chunks)
-        {
-            remove(&directory, &unfinished(self.name, b""));
-            remove(&directory, &chunks);
-        }
     }
 
     /// Returns true if the existing copy is good; missing metadata is added.
@@ -557,119 +402,6 @@ impl Item<'_> {
         Ok(())
     }
 
-    fn fill_large(
-        &self,
-        source: &Arc<OwnedFd>,
-        before: &Statx,
-        directory: &Open,
-        name: &CStr,
-        chunks: &CStr,
-        buffer: &mut [u8],
-    ) -> Result<(Arc<OwnedFd>, Option<Arc<Record>>), CopyError> {
-        let shared = self.shared;
-        let Begun { target, record, finished } =
-            self.begin_large(source, before, directory, (name, chunks))?;
-        let Some(finished) = finished else {
-            shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
-            return Ok((target, Some(record)));
-        };
-        let counted = self.role == Role::Last;
-        if !counted {
-            let resumed = finished.iter().filter(|finished| **finished).count() as u64;
-            shared.counters.chunks_resumed.fetch_add(resumed, Ordering::Relaxed);
-        }
-        if before.stx_size == 0 {
-            let pair = shared.pair(source.as_fd(), target.as_fd(), false);
-            pair.copy_to_end(buffer).map_err(halted)?;
-            return Ok((target, Some(record)));
-        }
-        let mut job = Job::new(
-            (Arc::clone(source), Arc::clone(&target)),
-            (before.stx_size, is_sparse(before)),
-            (shared.options.chunk_bytes, finished),
-            Task::Copy { record: Arc::clone(&record), durable: shared.keeps_chunks() },
-        );
-        job.counted = counted;
-        shared.run(job, buffer).map_err(halted)?;
-        Ok((target, Some(record)))
-    }
-
-    /// Begins a large file, or finds what an earlier run has begun of it.
-    fn begin_large(
-        &self,
-        source: &OwnedFd,
-        before: &Statx,
-        directory: &Open,
-        (name, chunks): (&CStr, &CStr),
-    ) -> Result<Begun, CopyError> {
-        let shared = self.shared;
-        let open = || {
-            let record = Record::open(directory.as_fd(), chunks).map_err(|errno| match errno {
-                Errno::WOULDBLOCK => CopyError::Failed(COPY, Cause::Other(BUSY)),
-                errno => failed(WRITE)(errno),
-            });
-            record.map(Arc::new)
-        };
-        let mut record = open()?;
-        let subject = |target: &OwnedFd| {
-            let target = stat_open(target.as_fd()).map_err(failed(WRITE))?;
-            Ok(shared.subject(before, &target))
-        };
-        let count = before.stx_size.div_ceil(shared.options.chunk_bytes) as usize;
-        let mut finished = vec![false; count];
-        // The beginning that an earlier run made, if it is of the same file.
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let begun = rustix::fs::openat(directory, name, flags, Mode::empty())
-            .ok()
-            .filter(|target| is_own(target.as_fd()));
-        if let Some(target) = begun
-            && let Some(numbers) = record.finished(&subject(&target)?).map_err(failed(WRITE))?
-        {
-            for number in numbers {
-                if let Some(chunk) = finished.get_mut(number as usize) {
-                    *chunk = true;
-                }
-            }
-            return Ok(Begun { target: Arc::new(target), record, finished: Some(finished) });
-        }
-        // A process of a run before, of which its launcher has lost sight, may still add what it has copied to the old file.
-        // Before the new file has its name: whoever finds that one finds the new record, too.
-        if !record.is_empty().map_err(failed(WRITE))? {
-            remove(directory, chunks);
-            record = open()?;
-        }
-        let target = create(directory, name).map_err(failed(WRITE))?;
-        if shared.pair(source.as_fd(), target.as_fd(), false).share() {
-            return Ok(Begun { target: Arc::new(target), record, finished: None });
-        }
-        rustix::fs::ftruncate(&target, before.stx_size).map_err(failed(WRITE))?;
-        record.begin(&subject(&target)?).map_err(failed(WRITE))?;
-        Ok(Begun { target: Arc::new(target), record, finished: Some(finished) })
-    }
-
-    /// Begins a large file whose ranges several processes copy: returns which of its chunks are finished, and its record,
-    /// which is locked while it is kept; `None` if there is nothing to share out.
-    pub fn begin_ranges(&self) -> Result<Option<Chunks>, CopyError> {
-        let source = self.open_source()?;
-        let before = stat_open(source.as_fd()).map_err(failed(READ))?;
-        let chunk_bytes = self.shared.options.chunk_bytes;
-        if Metadata(before).kind() != FileKind::File || before.stx_size <= chunk_bytes {
-            return Ok(None);
-        }
-        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
-        let (name, chunks) = (unfinished(self.name, b""), unfinished(self.name, CHUNKS));
-        let Begun { record, finished, .. } =
-            self.begin_large(&source, &before, &directory, (&name, &chunks))?;
-        let Some(finished) = finished else { return Ok(None) };
-        let counters = &self.shared.counters;
-        for (number, _) in finished.iter().enumerate().filter(|(_, finished)| **finished) {
-            let bytes = chunk_bytes.min(before.stx_size - number as u64 * chunk_bytes);
-            counters.bytes.fetch_add(bytes, Ordering::Relaxed);
-            counters.chunks_resumed.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(Some((finished, record)))
-    }
-
     /// Decides about a source that ended early, either because it was truncated meanwhile, or because its stated size
     /// is wrong.
     fn ended(&self, source: &OwnedFd, before: &Statx, last: bool) -> Result<Option<Done>, CopyError> {
@@ -730,53 +462,6 @@ impl Item<'_> {
     }
 }
 
-/// A large file that was begun.
-struct Begun {
-    target: Arc<OwnedFd>,
-    /// The record of finished chunks, and with it its lock.
-    record: Arc<Record>,
-    /// The chunks that are finished; `None` if the target shares all blocks of the source.
-    finished: Option<Vec<bool>>,
-}
-
-/// The reason when another copy holds the unfinished file.
-const BUSY: &str = "another copy is writing it at the moment";
-
-/// The result of copying, with or without the possibility that the source changed.
-trait FromDone {
-    fn from_done(done: Done) -> Self;
-    fn is_done(&self) -> bool;
-    fn is_later(&self) -> bool;
-}
-
-impl FromDone for Done {
-    fn from_done(done: Done) -> Done {
-        done
-    }
-
-    fn is_done(&self) -> bool {
-        true
-    }
-
-    fn is_later(&self) -> bool {
-        matches!(self, Done::Later(_))
-    }
-}
-
-impl FromDone for Option<Done> {
-    fn from_done(done: Done) -> Option<Done> {
-        Some(done)
-    }
-
-    fn is_done(&self) -> bool {
-        self.is_some()
-    }
-
-    fn is_later(&self) -> bool {
-        matches!(self, Some(Done::Later(_)))
-    }
-}
-
 fn halted(halt: Halt) -> CopyError {
     match halt {
         Halt::Stopped => CopyError::Stopped,
@@ -815,38 +500,7 @@ pub fn stat_open(file: BorrowedFd<'_>) -> Result<Statx, Errno> {
     retry_on_intr(|| rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS))
 }
 
-/// Creates a file, after removing one that an earlier run left under its name.
-fn create(directory: &Open, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let create = || retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR));
-    match create() {
-        Err(Errno::EXIST) => {
-            remove(directory, name);
-            create()
-        }
-        created => created,
-    }
-}
-
-/// Removes an unfinished file. If that fails, the next run finds it.
-fn remove(directory: &Open, name: &CStr) {
-    let _ = retry_on_intr(|| rustix::fs::unlinkat(directory, name, AtFlags::empty()));
-}
-
 impl Shared {
-    /// Returns what the record of a large file's chunks belongs to.
-    pub fn subject<'a>(&self, source: &'a Statx, target: &Statx) -> Subject<'a> {
-        let (chunk_bytes, boot, together) = (self.options.chunk_bytes, self.boot, self.together);
-        let (target, target_bytes) = (identity(target), target.stx_size);
-        Subject { source, chunk_bytes, target, target_bytes, boot, together }
-    }
-
-    /// Returns whether chunks are made durable before they are recorded: on request, and where other machines write
-    /// other chunks, any of which may go down.
-    pub fn keeps_chunks(&self) -> bool {
-        self.options.fsync || self.together
-    }
-
     /// Pairs two open files to copy or compare their contents.
     pub fn pair<'a>(&'a self, source: BorrowedFd<'a>, target: BorrowedFd<'a>, sparse: bool) -> Pair<'a> {
         let (control, cuts, bytes) = (&self.control, &self.cuts, &self.counters.bytes);
