@@ -19,20 +19,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nacre_reflect::host::{Host, Incoming, Now, Outgoing, Relayed};
+use nacre_reflect::host::{Host, Incoming, Now, Outgoing};
 use nacre_reflect::pages::Pages;
-use nacre_reflect::table::{Change, GroupIndex, Lane, MemberIndex, Path, Table};
+use nacre_reflect::table::{Change, GroupIndex, MemberIndex, Path};
 use nacre_reflect::wire;
 
-use crate::plane::{CopyCounts, LaneBatch, Plane, PlaneError, Rescue, kernel};
+use crate::plane::{CopyCounts, LaneBatch, Plane, PlaneError};
 use crate::system::message::{HEADROOM, Head, Inbox, Received};
 use crate::system::{self, Poll};
 
+mod admit;
 mod backlog;
 mod counter;
+mod fan_out;
 mod listen;
+mod replace;
 
-use backlog::{About, Backlog, QueuedCopies};
+use backlog::{Backlog, QueuedCopies};
 pub use counter::Counters;
 pub use listen::Listeners;
 
@@ -82,12 +85,6 @@ const PLACES: usize = 256;
 /// The part of its interval by which work that is done now and then may be late, so that the thread need not wake for it
 /// alone.
 pub const LATE: u64 = 4;
-/// The longest time given to a plane that is replaced to send what it holds, in milliseconds.
-const HAND_ON_MS: u64 = 1000;
-/// The greatest number of datagrams that are taken over at once from a plane that is replaced.
-const HAND_ON_RESCUES: u64 = 1 << 16;
-/// The longest payload of UDP over IPv4, in bytes.
-const PAYLOAD_MAX: usize = 65_507;
 
 /// Reads the clocks that the reflector uses.
 pub fn read_clocks() -> Now {
@@ -263,84 +260,6 @@ impl Forwarder {
         &*self.plane
     }
 
-    /// Replaces the plane. The new one is told of the whole table: each group as added, and each member as joined, in
-    /// the order of their places, between which there may be gaps, and those without a place at the end. Datagrams that wait stay, and go out by the new
-    /// plane. A plane in the kernel would overtake them: so before it begins, the sockets are emptied, and the devices
-    /// are waited for, up to a second. Only what comes in at the very moment of the change may then be overtaken, and
-    /// what a device's queue still holds by a plane that bypasses it.
-    ///
-    /// # Errors
-    /// [`ForwardError::Plane`] or [`ForwardError::Wait`] if the new plane cannot take over.
-    pub fn set_plane(&mut self, host: &mut dyn Host, plane: Box<dyn Plane>) -> Result<(), ForwardError> {
-        // Changes that were not followed yet are part of the state that the new plane is told of.
-        let _ = self.follow_changes(host);
-        let from = read_clocks();
-        let mut now = from;
-        while self.hand_on(host, now, plane.kind().in_kernel()).is_ok_and(|done| !done)
-            && now.ms < from.ms + HAND_ON_MS
-        {
-            std::thread::sleep(Duration::from_millis(1));
-            now = read_clocks();
-        }
-        self.refresh();
-        // Those that it cannot copy any more wait for the new one.
-        let _ = self.take_rescues_up_to(HAND_ON_RESCUES, host, read_clocks());
-        // A plane that goes takes what it told of with it.
-        for (counters, group) in self.by_group.iter_mut().zip(0..) {
-            counters.did(self.plane.group_done(GroupIndex(group)));
-        }
-        self.copy_counts_before = self.copy_counts_before + self.plane.copy_counts();
-        self.plane = plane;
-        self.emptied = false;
-        let waiting = self.backlog.all_handed();
-        self.plane.bound(self.options.backlog_datagrams);
-        if let Some(ready) = self.plane.rescue_ready() {
-            self.poll.add(ready, RESCUE).map_err(ForwardError::Wait)?;
-        }
-        self.plane.hold();
-        let table = host.table();
-        for (index, group) in table.groups() {
-            self.plane.follow(table, Change::GroupAdded(index))?;
-            // Before its members, so that the plane has no time to let anything overtake it.
-            for _ in 0..waiting.get(&index).copied().unwrap_or_default() {
-                self.plane.waits(index);
-            }
-            for entry in group.lanes.iter().flat_map(|lane| &lane.entries) {
-                if let Some(member) = entry.member() {
-                    self.plane.follow(table, Change::Joined(member))?;
-                }
-            }
-        }
-        // Those who only send are in no lane.
-        for member in (0..table.members_end()).map(MemberIndex) {
-            if table.get_member(member).is_some_and(|there| !there.receives()) {
-                self.plane.follow(table, Change::Joined(member))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Empties the plane that is to be replaced, as far as devices have room. Returns true once that is done. Nothing
-    /// can be taken from a plane that fails.
-    fn hand_on(&mut self, host: &mut dyn Host, now: Now, backlog: bool) -> Result<bool, ForwardError> {
-        self.take_rescues_up_to(HAND_ON_RESCUES, host, now)?;
-        if backlog {
-            let received = self.counters.received;
-            for socket in 0..self.dropped.len() {
-                self.receive(host, socket, now)?;
-            }
-            for queue in 0..self.backlog.queues_len() {
-                if self.backlog.due(queue, now.ns) {
-                    self.drain(host, queue, now)?;
-                }
-            }
-            if self.counters.received != received {
-                return Ok(false);
-            }
-        }
-        Ok(self.plane.flush(&mut self.counters.copies) && !(backlog && self.backlog.next_ns().is_some()))
-    }
-
     /// Copies what other reflectors have relayed, and lets the plane follow the table; then sends the host's datagrams.
     fn follow(&mut self, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
         self.follow_from(host, now, None)
@@ -459,114 +378,6 @@ impl Forwarder {
         Ok(false)
     }
 
-    /// Admits or refuses a datagram, and copies it as far as possible.
-    fn payload(
-        &mut self,
-        host: &mut dyn Host,
-        at: usize,
-        received: Received,
-        now: Now,
-    ) -> Result<(), ForwardError> {
-        let table = host.table();
-        let Some(sender) = table.sender(received.path.local.port(), received.from) else {
-            self.counters.non_members += 1;
-            return Ok(());
-        };
-        self.confirm(sender, received.path, received.from, now);
-        let Forwarder { plane, backlog, inbox, counters, by_group, options, .. } = self;
-        let (index, echo, bucket, sends) = {
-            let member = table.member(sender);
-            (member.group, member.echo, member.bucket, member.sends)
-        };
-        if !sends {
-            counters.non_members += 1;
-            return Ok(());
-        }
-        let group = table.group(index);
-        let of_group = &mut by_group[index.0 as usize];
-        let except = (!echo).then_some(received.from);
-        let head = if group.options.sequence { wire::DATA_HEAD_BYTES } else { 0 };
-        if received.len + head > PAYLOAD_MAX {
-            counters.too_long += 1;
-            of_group.too_long += 1;
-            return Ok(());
-        }
-        // Where the oldest may go, there is room for one more.
-        let keeps_all = group.options.max_age_ms == 0;
-        // What has waited in the socket for too long is too much, too.
-        let too_old = !keeps_all && received.age_ns >= u64::from(group.options.max_age_ms) * 1_000_000;
-        let full = backlog.bytes() >= options.backlog_bytes;
-        let mut refuses = |lane: &Lane| {
-            let queue = backlog.queue_of(lane.path.device);
-            let full = full || backlog.queue(queue).len() >= options.backlog_datagrams;
-            full && (keeps_all || !backlog.holds(queue, index))
-        };
-        let group_relayed = group.relayed;
-        let elsewhere = if group_relayed { host.receivers_elsewhere(index) } else { Some(0) };
-        let table = host.table();
-        let group = table.group(index);
-        let mut lanes = group.lanes.iter().filter(|lane| has_receivers(lane, except));
-        let refused = match full && !keeps_all {
-            true => lanes.all(&mut refuses),
-            false => lanes.any(&mut refuses),
-        };
-        let Some(elsewhere) = elsewhere.filter(|_| !refused && !too_old) else {
-            counters.backlog += 1;
-            of_group.backlog += 1;
-            return Ok(());
-        };
-        // Where it is copied for a while is no matter of the sender's.
-        let receivers = u64::from(group.receivers()) + u64::from(elsewhere);
-        let copies = receivers.saturating_sub(u64::from(!echo));
-        if !table.admit(sender, now.ns, copies, plane.buckets(bucket, index)) {
-            counters.over_rate += 1;
-            of_group.over_rate += 1;
-            return Ok(());
-        }
-        for counters in [&mut *counters, &mut *of_group] {
-            counters.admitted += 1;
-            counters.admitted_bytes += received.len as u64;
-        }
-        let Some((_, bytes)) = inbox.get(at) else { return Ok(()) };
-        if group_relayed {
-            let here = host.relay(now, index, Some(sender), except, received.tos, &bytes[HEADROOM..]);
-            if !here {
-                return Ok(());
-            }
-        }
-        let table = host.table();
-        number(table, index, &mut bytes[HEADROOM - head..HEADROOM]);
-        let payload = &bytes[HEADROOM - head..];
-        let whole =
-            AdmittedDatagram { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
-        let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
-        fan_out.fan_out(table, index, whole)
-    }
-
-    /// Copies a datagram that another reflector relayed, as far as possible.
-    fn copy_relayed(&mut self, host: &mut dyn Host, relayed: Relayed, now: Now) -> Result<(), ForwardError> {
-        let Forwarder { plane, backlog, counters, by_group, options, .. } = self;
-        let table = host.table();
-        let Relayed { group, except, tos, mut payload } = relayed;
-        let Some(of) = table.get_group(group) else { return Ok(()) };
-        let (sequence, live) = (of.options.sequence, of.receivers());
-        if sequence {
-            payload.splice(0..0, [0; wire::DATA_HEAD_BYTES]);
-            number(table, group, &mut payload[..wire::DATA_HEAD_BYTES]);
-        }
-        let of_group = &mut by_group[group.0 as usize];
-        if payload.len() > PAYLOAD_MAX {
-            counters.undeliverable += u64::from(live);
-            return Ok(());
-        }
-        let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
-        fan_out.fan_out(
-            table,
-            group,
-            AdmittedDatagram { from: None, except, tos, age_ns: 0, payload: &payload },
-        )
-    }
-
     /// Confirms a member that was heard of as a neighbour, once a second at most.
     fn confirm(&mut self, member: MemberIndex, path: Path, from: SocketAddr, now: Now) {
         if !self.confirms(member, now) {
@@ -585,54 +396,6 @@ impl Forwarder {
             self.confirmed_s.push(0);
         }
         std::mem::replace(&mut self.confirmed_s[at], second) != second
-    }
-
-    /// Copies, as far as possible, the datagrams that a program in the kernel has handed over until now. Those that it hands
-    /// over meanwhile, which may be more than can be copied, are later than what sockets hold, and have their turn after it.
-    fn take_rescues(&mut self, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
-        self.take_rescues_up_to(self.plane.rescues_max(), host, now)
-    }
-
-    fn take_rescues_up_to(&mut self, most: u64, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
-        for _ in 0..most {
-            let Some(rescue) = self.plane.rescue() else { break };
-            let Forwarder { plane, backlog, counters, by_group, options, .. } = self;
-            let table = host.table();
-            let Rescue { group, lane, generation, position, except, tos, mut payload } = rescue;
-            let Some(of) = table.get_group(group) else { continue };
-            let (sequence, live) = (of.options.sequence, of.live);
-            // What was handed over before the group was relayed comes before what is. Whoever sent it with an echo is not
-            // known any more; nor need it be where nothing was copied yet.
-            if of.relayed && (lane, position) == (0, 0) {
-                let sender = except.and_then(|from| {
-                    let mut members = of.lanes.iter().flat_map(|lane| &lane.entries);
-                    members.find(|entry| entry.address == from).and_then(|entry| entry.member())
-                });
-                if !host.relay(now, group, sender, except, tos, &payload) {
-                    plane.finished(group);
-                    continue;
-                }
-            }
-            let table = host.table();
-            if sequence {
-                payload.splice(0..0, [0; wire::DATA_HEAD_BYTES]);
-                number(table, group, &mut payload[..wire::DATA_HEAD_BYTES]);
-            }
-            let of_group = &mut by_group[group.0 as usize];
-            let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
-            if payload.len() > PAYLOAD_MAX {
-                fan_out.counters.undeliverable += u64::from(live);
-                fan_out.plane.finished(group);
-                continue;
-            }
-            let from = Some((lane, generation, position as usize));
-            fan_out.fan_out(
-                table,
-                group,
-                AdmittedDatagram { from, except, tos, age_ns: 0, payload: &payload },
-            )?;
-        }
-        Ok(())
     }
 
     /// Continues the copies that wait for a device.
@@ -694,145 +457,6 @@ impl Forwarder {
     }
 }
 
-/// Writes the header of the next datagram of a group, if it is numbered and there is room for it.
-fn number(table: &mut Table, index: GroupIndex, head: &mut [u8]) {
-    if !head.is_empty() {
-        let group = table.group_mut(index);
-        head.copy_from_slice(&wire::data_head(group.sequence));
-        group.sequence += 1;
-    }
-}
-
-/// Returns whether a lane has members who get copies of what `except` sends.
-fn has_receivers(lane: &Lane, except: Option<SocketAddr>) -> bool {
-    let gets = |address: SocketAddr| Some(address) != except;
-    let mut members = lane.entries.iter().filter(|entry| entry.member().is_some());
-    lane.live > 1 || lane.live == 1 && members.any(|entry| gets(entry.address))
-}
-
-/// An admitted datagram.
-struct AdmittedDatagram<'a> {
-    /// The lane, its generation and the position from which on there are no copies yet; `None` if it is fresh.
-    from: Option<(u16, u8, usize)>,
-    except: Option<SocketAddr>,
-    tos: u8,
-    /// The time since it came, in nanoseconds.
-    age_ns: u64,
-    payload: &'a [u8],
-}
-
-/// The means by which an admitted datagram is copied.
-struct FanOut<'a> {
-    plane: &'a mut dyn Plane,
-    backlog: &'a mut Backlog,
-    counters: &'a mut Counters,
-    of_group: &'a mut Counters,
-    options: &'a ForwardOptions,
-    now: Now,
-}
-
-impl FanOut<'_> {
-    /// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
-    fn fan_out(
-        &mut self,
-        table: &Table,
-        index: GroupIndex,
-        whole: AdmittedDatagram<'_>,
-    ) -> Result<(), ForwardError> {
-        let AdmittedDatagram { from, except, tos, payload, .. } = whole;
-        let (first, position) = match from {
-            None => (0, 0),
-            Some((lane, generation, position)) => {
-                let known = table.group(index).lanes.get(usize::from(lane));
-                (lane, known.and_then(|lane| lane.position_now(generation, position)).unwrap_or(position))
-            }
-        };
-        // A failure of the plane does not end the loop: the datagram is admitted, so the remaining lanes get it from the queues.
-        let mut failed = None;
-        // One copy in memory, however many devices are full.
-        let mut kept = None;
-        for (lane, number) in table.group(index).lanes.iter().zip(0_u16..).skip(usize::from(first)) {
-            let end = lane.entries.len();
-            let mut next = if number == first { position.min(end) } else { 0 };
-            if next == end || !has_receivers(lane, except) {
-                continue;
-            }
-            let queue = self.backlog.queue_of(lane.path.device);
-            // A datagram may not overtake those that wait for the same device; other devices are not held up by it.
-            if self.backlog.queue(queue).len() == 0 && failed.is_none() {
-                let lane_batch =
-                    LaneBatch { group: index, number, lane, positions: next..end, except, tos, payload };
-                match self.plane.copy(&lane_batch) {
-                    Err(error) => failed = Some(error),
-                    Ok(progress) => {
-                        self.counters.took(progress);
-                        self.of_group.took(progress);
-                        if !progress.full {
-                            continue;
-                        }
-                        // The rest of this lane waits from here on; no receiver gets the datagram twice.
-                        next = progress.next;
-                        self.backlog.queue(queue).full(self.now.ns, progress.copies);
-                    }
-                }
-            }
-            let datagram = match kept {
-                Some(datagram) => datagram,
-                None => *kept.insert(self.keep(table, index, &whole)),
-            };
-            // The datagram is kept before older ones are given up, since that may finish the group's last one in the kernel.
-            self.make_space(table, queue, index);
-            self.backlog.push(queue, QueuedCopies { datagram, lane: number, next, end });
-        }
-        // A program in the kernel refuses the group's next datagrams until the torn one is finished. One that is kept again
-        // is finished when it leaves the queues.
-        if from.is_some() && kept.is_none() {
-            self.plane.finished(index);
-        }
-        failed.map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    /// Keeps a datagram. A program in the kernel lets none overtake it.
-    fn keep(&mut self, table: &Table, index: GroupIndex, whole: &AdmittedDatagram<'_>) -> u32 {
-        let in_kernel = self.plane.kind().in_kernel();
-        if whole.from.is_none() && in_kernel {
-            self.plane.waits(index);
-        }
-        let until_ns = match table.group(index).options.max_age_ms {
-            0 => u64::MAX,
-            ms => self.now.ns + (u64::from(ms) * 1_000_000).saturating_sub(whole.age_ns),
-        };
-        let handed = whole.from.is_some() || in_kernel;
-        let about = About { group: index, except: whole.except, tos: whole.tos, until_ns, handed };
-        self.backlog.keep(about, whole.payload)
-    }
-
-    /// Makes room for one more datagram of a group with an age limit in a queue, by giving up its oldest ones.
-    fn make_space(&mut self, table: &Table, queue: usize, index: GroupIndex) {
-        if table.group(index).options.max_age_ms == 0 {
-            return;
-        }
-        // A program in the kernel refuses what comes beyond the bound, and does not know what is the oldest.
-        let most = match self.plane.kind().in_kernel() {
-            true => self.options.backlog_datagrams.min(kernel::BOUND_GROUP as usize) / 2,
-            false => self.options.backlog_datagrams,
-        };
-        while self.backlog.queue(queue).len() >= most.max(1)
-            || self.backlog.bytes() >= self.options.backlog_bytes
-        {
-            if !self.backlog.holds(queue, index) {
-                break;
-            }
-            let (left, finished) = self.backlog.shed(table, queue, index);
-            self.counters.too_old += left;
-            self.of_group.too_old += left;
-            if finished {
-                self.plane.finished(index);
-            }
-        }
-    }
-}
-
 /// Ends the waiting of a [`Forwarder`].
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
@@ -847,73 +471,5 @@ impl Waker {
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use nacre_reflect::table::{GroupId, GroupOptions};
-
-    use super::*;
-    use crate::plane::{CopyProgress, PlaneKind};
-
-    /// A plane whose program hands over more than user space can copy.
-    struct Overloaded {
-        handed: u64,
-        taken: u64,
-    }
-
-    impl Plane for Overloaded {
-        fn kind(&self) -> PlaneKind {
-            PlaneKind::Kernel
-        }
-
-        fn copy(&mut self, lane_batch: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
-            Ok(CopyProgress { next: lane_batch.positions.end, ..CopyProgress::default() })
-        }
-
-        fn rescue(&mut self) -> Option<Rescue> {
-            self.taken += 1;
-            self.handed += 1;
-            assert!(self.taken < 100_000, "the sockets never have their turn");
-            Some(Rescue {
-                group: GroupIndex(0),
-                lane: 0,
-                generation: 0,
-                position: 0,
-                except: None,
-                tos: 0,
-                payload: vec![1],
-            })
-        }
-
-        fn rescues_max(&self) -> u64 {
-            self.handed - self.taken
-        }
-    }
-
-    #[derive(Default)]
-    struct Desk(Table);
-
-    impl Host for Desk {
-        fn table(&mut self) -> &mut Table {
-            &mut self.0
-        }
-
-        fn control(&mut self, _: Now, _: Incoming<'_>) {}
-
-        fn outgoing(&mut self) -> Option<Outgoing> {
-            None
-        }
-    }
-
-    #[test]
-    fn a_turn_ends_however_much_a_program_hands_over() {
-        let listeners = Listeners::open(&[SocketAddr::from(([127, 0, 0, 1], 0))]).unwrap();
-        let plane = Box::new(Overloaded { handed: 10, taken: 0 });
-        let mut forwarder = Forwarder::new(listeners, plane, ForwardOptions::default()).unwrap();
-        let mut desk = Desk::default();
-        desk.0.set_group(GroupId { port: 7400, id: 0 }, GroupOptions::default());
-        forwarder.poll(&mut desk, Duration::ZERO).unwrap();
     }
 }
