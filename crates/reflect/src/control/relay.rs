@@ -15,27 +15,25 @@
 //! - Waiting datagrams are bounded ([`crate::relay::BYTES_MAX`]), and so is the time: a relay ends when the old reflector
 //!   has no members left, after [`RELAY_MS`], or when the other side is silent for [`SILENT_MS`].
 
+mod hand_over;
+mod open;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
+pub(super) use open::Opening;
+
 use super::{Control, Counter};
 use crate::host::{Incoming, Now, Relayed};
-use crate::location::LocationEntry;
 use crate::relay::{BYTES_MAX, Channel};
-use crate::table::{Group, GroupId, GroupIndex, MemberIndex, Terms};
-use crate::wire::relay::{
-    Accept, Item, ItemKind, Key, Open, STEP_PART_MAX, Step, encode_step, kind_of, relay_of,
-};
-use crate::wire::{COOKIE_BYTES, Reason, kind};
+use crate::table::{Group, GroupIndex, MemberIndex, Terms};
+use crate::wire::kind;
+use crate::wire::relay::{Item, ItemKind, Key, STEP_PART_MAX, Step, encode_step, kind_of, relay_of};
 
 /// The longest time of a relay, in milliseconds.
 pub const RELAY_MS: u64 = 30_000;
 /// The silence after which the other reflector is given up, in milliseconds.
 pub const SILENT_MS: u64 = 1000;
-/// The time for which a reflector that does not answer is asked for a relay before members move without, in milliseconds.
-const OPENING_MS: u64 = 5000;
-/// The interval between requests, in milliseconds.
-const ASK_MS: u64 = 100;
 /// The interval between the empty messages of an idle side, in milliseconds.
 const STEADY_MS: u64 = 100;
 /// The time that a member which has joined at the new reflector has to leave the old one, in milliseconds.
@@ -47,28 +45,6 @@ const LIFE_MAX_MS: u64 = 2 * RELAY_MS;
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 /// The time for which an ended relay answers repeated messages, in milliseconds.
 const LINGER_MS: u64 = 2000;
-/// The number of relays that are remembered, so that none begins twice.
-const ENDED_MAX: usize = 256;
-/// The time from one hand-over by a standby to the next, in milliseconds.
-const STANDBY_MS: u64 = 11_000;
-/// The number of requests by a standby that nobody answers for each time that members are told to move all the same: who
-/// they are to move to is mostly gone, and if it comes back they are not to find it before the relay does.
-const STANDBY_TRIES: u32 = 6;
-
-/// A request for a relay that is not answered yet.
-#[derive(derive_more::Debug)]
-pub(super) struct Opening {
-    nonce: u64,
-    #[debug("…")]
-    cookie: [u8; COOKIE_BYTES],
-    location: String,
-    group: u32,
-    peer: SocketAddr,
-    local: SocketAddr,
-    /// The time of the first request, in milliseconds; `None` while another relay of the group is running.
-    since_ms: Option<u64>,
-    asked_ms: u64,
-}
 
 /// A member's datagram that waits for its place in the order.
 #[derive(Debug)]
@@ -185,59 +161,12 @@ impl Control {
         self.relays.shared = shared;
     }
 
-    /// Asks the reflector that a group's members are to move to for a relay, from the listener `own`, or from any that the
-    /// group has.
-    pub(super) fn open_relay(
-        &mut self,
-        index: GroupIndex,
-        location: &str,
-        own: Option<SocketAddr>,
-        entry: &LocationEntry,
-    ) {
-        let (peer, group) = (entry.reflectors.first(), entry.group);
-        if self.table.group(index).live == 0 || !self.can_relay(peer) {
-            return;
-        }
-        let id = self.table.group(index).id;
-        let is_local = |own: &&SocketAddr| own.port() == id.port && own.is_ipv4() == peer.is_ipv4();
-        let Some(local) = own.iter().chain(&self.options.own).find(is_local).copied() else { return };
-        self.relays.requests += 1;
-        let nonce = self.secret.session(id, peer, !self.relays.requests);
-        self.group_control_mut(index).opening = Some(Box::new(Opening {
-            nonce,
-            cookie: [0; _],
-            location: location.to_owned(),
-            group,
-            peer,
-            local,
-            since_ms: None,
-            asked_ms: 0,
-        }));
-        self.follow_relay(index);
-    }
-
-    fn can_relay(&self, peer: SocketAddr) -> bool {
-        self.relays.key.is_some() && (self.relays.shared || self.options.own.contains(&peer))
-    }
-
-    /// Returns whether a standby's members may move to the reflector in charge now.
-    pub(super) fn may_go_back(&self, index: GroupIndex, peer: SocketAddr, is_turn: bool) -> bool {
-        let unanswered = self.group_control(index).unanswered;
-        let without = unanswered > 0 && unanswered.is_multiple_of(STANDBY_TRIES) || !self.can_relay(peer);
-        self.is_relayed(index) || is_turn && without
-    }
-
     /// Ends the relay of a group that stays after all, and the request for one.
     pub(super) fn close_relay(&mut self, now: Now, index: GroupIndex) {
         self.group_control_mut(index).opening = None;
         if self.group_control(index).relay.as_ref().is_some_and(|relay| relay.is_old) {
             self.end_relay(now, index);
         }
-    }
-
-    /// Returns whether members of this group are not to move yet.
-    pub(super) fn waits_for_relay(&self, index: GroupIndex) -> bool {
-        self.group_control(index).opening.is_some()
     }
 
     /// Returns whether this group's datagrams are relayed, and members are to move.
@@ -267,65 +196,6 @@ impl Control {
             self.count(Counter::RelayForged);
         }
         true
-    }
-
-    /// Answers a request for a relay. `None` if it is not genuine.
-    fn relay_asked(&mut self, now: Now, incoming: &Incoming<'_>, key: &Key) -> Option<()> {
-        let open = Open::decode(incoming.bytes, key).ok()?;
-        let (from, local) = (incoming.from, incoming.path.local);
-        // As long as the map is not read that says so here too, it is asked again.
-        let entry = self.locations.get(open.location);
-        let Some((id, false)) = entry.and_then(|entry| self.here(entry)) else { return Some(()) };
-        let Some(index) = self.table.find(id).filter(|_| id.id == open.group) else { return Some(()) };
-        match &self.group_control(index).relay {
-            Some(relay) if !relay.is_old && relay.number == open.nonce && relay.peer == from => {
-                self.send_receipt(now, index);
-                return Some(());
-            }
-            Some(relay) if relay.is_old || relay.ended_ms.is_none() => return Some(()),
-            _ => {}
-        }
-        if self.secret.check(&open.cookie, id, from, now.ms).is_none() {
-            if !self.answer_sources.take(self.secret.source(from.ip()), now.ns) {
-                self.count(Counter::SourceBusy);
-                return Some(());
-            }
-            let cookie = self.secret.cookie(id, from, now.ms);
-            self.send_bytes(local, from, Accept { nonce: open.nonce, cookie }.encode(key));
-            return Some(());
-        }
-        // What was said in a relay that is over can be said again by whoever has recorded it.
-        if self.relays.begun.contains(&open.nonce) {
-            return Some(());
-        }
-        self.drop_relay(index);
-        self.relays.begun.push_back(open.nonce);
-        if self.relays.begun.len() > ENDED_MAX {
-            self.relays.begun.pop_front();
-        }
-        let [on, back] = key.of_relay(&open);
-        self.begin_relay(now, index, false, open.nonce, [back, on], from, local);
-        Some(())
-    }
-
-    /// Takes the answer to a request: the cookie goes back. `None` if it is not genuine.
-    fn relay_accepted(&mut self, now: Now, incoming: &Incoming<'_>, key: &Key) -> Option<()> {
-        let accept = Accept::decode(incoming.bytes, key).ok()?;
-        let controls = &mut self.controls;
-        let is_requested = |index: &&GroupIndex| {
-            let opening = controls[index.0 as usize].opening.as_ref();
-            opening.is_some_and(|opening| opening.nonce == accept.nonce && opening.peer == incoming.from)
-        };
-        let index = *self.relays.groups.iter().find(is_requested)?;
-        // The keys depend on the cookie, and the first one may be on its way back already.
-        if let Some(opening) =
-            self.controls[index.0 as usize].opening.as_mut().filter(|of| of.cookie == [0; _])
-        {
-            opening.cookie = accept.cookie;
-            opening.asked_ms = 0;
-            self.ask_for_relay(now, index);
-        }
-        Some(())
     }
 
     #[expect(clippy::too_many_arguments, reason = "all of it is one side of a relay")]
@@ -395,51 +265,6 @@ impl Control {
         }
         self.send_relay(now, index, false);
         Some(())
-    }
-
-    /// Begins a relay that was asked for, by the first step that the new reflector takes.
-    fn first_step(&mut self, now: Now, incoming: &Incoming<'_>, number: u64, to_new: bool) -> Option<()> {
-        let key = self.relays.key?;
-        let controls = &self.controls;
-        let is_requested = |index: &&GroupIndex| {
-            let opening = controls[index.0 as usize].opening.as_ref();
-            opening.is_some_and(|opening| opening.nonce == number && opening.peer == incoming.from)
-        };
-        let index = *self.relays.groups.iter().find(is_requested).filter(|_| !to_new)?;
-        if self.group_control(index).relay.is_some() {
-            return Some(());
-        }
-        let opening = self.controls[index.0 as usize].opening.as_ref()?;
-        let Opening { nonce, cookie, group, peer, local, .. } = **opening;
-        let [on, back] = key.of_relay(&Open { nonce, cookie, group, location: &opening.location });
-        Step::decode(incoming.bytes, &back).ok()?;
-        self.group_control_mut(index).opening = None;
-        self.begin_relay(now, index, true, nonce, [on, back], peer, local);
-        self.relay_step(now, incoming, to_new)
-    }
-
-    /// Asks for a relay, unless another of the group is still running, or the time for that is over.
-    fn ask_for_relay(&mut self, now: Now, index: GroupIndex) {
-        let (Some(key), control) = (self.relays.key, &mut self.controls[index.0 as usize]) else { return };
-        let continues = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
-        if control.opening.is_none() || control.relay.as_deref().is_some_and(continues) {
-            return;
-        }
-        self.drop_relay(index);
-        let control = &mut self.controls[index.0 as usize];
-        let Some(opening) = &mut control.opening else { return };
-        let since_ms = *opening.since_ms.get_or_insert(now.ms);
-        if now.ms >= since_ms + OPENING_MS {
-            control.opening = None;
-            control.unanswered += 1;
-            return self.count(Counter::RelayUnanswered);
-        }
-        if now.ms >= opening.asked_ms + ASK_MS {
-            opening.asked_ms = now.ms;
-            let Opening { nonce, cookie, group, peer, local, .. } = **opening;
-            let bytes = Open { nonce, cookie, group, location: &opening.location }.encode(&key);
-            self.send_bytes(local, peer, bytes);
-        }
     }
 
     /// Returns the number of members that get copies of this group's datagrams elsewhere; `None` if too much waits.
@@ -562,95 +387,6 @@ impl Control {
         }
     }
 
-    /// Returns the terms on which a member joins at the new reflector that leaves this session at the old one: it gets no
-    /// copies yet.
-    pub(super) fn relay_terms(
-        &self,
-        index: GroupIndex,
-        from: SocketAddr,
-        leaves: Option<u64>,
-        terms: Terms,
-    ) -> (Terms, Option<u64>) {
-        let is_new = |relay: &&Relay| !relay.is_old && relay.ended_ms.is_none();
-        let Some(relay) = self.group_control(index).relay.as_deref().filter(is_new) else {
-            return (terms, None);
-        };
-        // Who joins again meanwhile has still to leave.
-        match leaves.or_else(|| relay.coming_at.get(&from).copied()) {
-            None => (terms, None),
-            leaves => (Terms { receives: false, ..terms }, leaves),
-        }
-    }
-
-    /// Notes that a member has joined: at the new reflector it is claimed, at the old one it can be.
-    pub(super) fn relay_joined(
-        &mut self,
-        now: Now,
-        group: GroupIndex,
-        index: MemberIndex,
-        leaves: Option<u64>,
-        terms: Terms,
-    ) {
-        let (address, session) = (self.table.member(index).address, self.seat(index).session);
-        let Some(relay) =
-            self.controls[group.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
-        else {
-            return;
-        };
-        if relay.is_old {
-            relay.sessions.insert(session, address);
-        } else if let Some(leaves) = leaves {
-            let coming =
-                relay.coming.entry(leaves).or_insert(ArrivingMember { address, terms, sent: Vec::new() });
-            (coming.address, coming.terms) = (address, terms);
-            relay.coming_at.insert(address, leaves);
-            relay.channel.push(Item::of_session(ItemKind::Claim, leaves));
-            self.send_relay(now, group, false);
-        }
-    }
-
-    /// Notes that a session is over at the old reflector.
-    pub(super) fn relay_left(&mut self, now: Now, group: GroupIndex, session: u64) {
-        let Some(relay) = self.controls[group.0 as usize].relay.as_mut() else { return };
-        if relay.is_old && relay.ended_ms.is_none() {
-            relay.sessions.remove(&session);
-            relay.claims.remove(&session);
-            relay.channel.push(Item::of_session(ItemKind::Left, session));
-            self.count(Counter::RelayHanded);
-            self.send_relay(now, group, false);
-        }
-    }
-
-    /// Gives a member copies here from now on, and orders the datagrams that it has sent meanwhile.
-    fn has_come(&mut self, now: Now, group: GroupIndex, session: u64) {
-        let Some(relay) = self.controls[group.0 as usize].relay.as_mut() else { return };
-        let Some(coming) = relay.coming.remove(&session) else { return };
-        let is_last = relay.coming_at.get(&coming.address) == Some(&session);
-        if is_last {
-            relay.coming_at.remove(&coming.address);
-        }
-        for waiting in coming.sent {
-            relay.bytes -= waiting.bytes();
-            relay.wait(waiting);
-        }
-        if is_last {
-            self.receive_here(now, group, coming.address, coming.terms);
-        }
-    }
-
-    fn receive_here(&mut self, now: Now, group: GroupIndex, address: SocketAddr, terms: Terms) {
-        let id = self.table.group(group).id;
-        let Some(index) = self.table.member_of(id, address).filter(|_| terms.receives) else { return };
-        let member = self.table.member(index);
-        let (heard_ms, heartbeat, delay_us) = (member.heard_ms, member.heartbeat, member.delay_us);
-        let path = self.table.group(group).lanes[member.lane as usize].path;
-        let seat = self.seat(index).clone();
-        let here = self.table.join_on(group, path, address, terms, now.ms);
-        let member = self.table.member_mut(here);
-        (member.heard_ms, member.heartbeat, member.delay_us) = (heard_ms, heartbeat, delay_us);
-        self.seat_for(here, seat);
-    }
-
     /// Ends the relay of a group. At the new side all that waits is copied.
     fn end_relay(&mut self, now: Now, index: GroupIndex) {
         let Some(relay) =
@@ -761,31 +497,5 @@ impl Control {
             }
         }
         self.send_relay(now, index, true);
-    }
-
-    /// Removes a member that is at the new reflector, and has not said here that it left.
-    fn take_away(&mut self, now: Now, index: GroupIndex, session: u64) {
-        let id: GroupId = self.table.group(index).id;
-        let Some(relay) = &mut self.controls[index.0 as usize].relay else { return };
-        relay.claims.remove(&session);
-        let address = relay.sessions.get(&session).copied();
-        match address.and_then(|address| self.member(id, address, session)) {
-            Some(member) => self.dismiss(now, member, Reason::Left),
-            None => {
-                let Some(relay) = &mut self.controls[index.0 as usize].relay else { return };
-                relay.channel.push(Item::of_session(ItemKind::Left, session));
-            }
-        }
-    }
-
-    /// Returns true once in a while, for a standby that hands its members over to the reflector in charge.
-    pub(super) fn standby_is_due(&mut self, now: Now, index: GroupIndex) -> bool {
-        let control = self.group_control_mut(index);
-        let due =
-            now.ms >= control.handed_ms + STANDBY_MS && control.relay.is_none() && control.opening.is_none();
-        if due {
-            control.handed_ms = now.ms;
-        }
-        due
     }
 }
