@@ -205,6 +205,28 @@ impl Settings {
         Ok(())
     }
 
+    /// Checks the settings of the role meta, which the daemon is to have or not.
+    fn check_meta(&self, meta: bool) -> Result<(), Failure> {
+        let given = [
+            ("meta-rank", self.meta_rank.is_some()),
+            ("meta-lease", self.meta_lease.is_some()),
+            ("meta-takeover", self.meta_takeover.is_some()),
+        ];
+        if let Some((name, _)) = given.iter().find(|(_, given)| *given && !meta) {
+            let text = format!("--{name} needs the role meta: give --roles store,meta");
+            return Err(Failure::Usage(text));
+        }
+        let lease = META_LEASE_MIN..=META_LEASE_MAX;
+        if self.meta_lease.as_ref().is_some_and(|time| !lease.contains(&time.0)) {
+            return Err(Failure::Usage("--meta-lease is a time from 300ms to 1h".to_owned()));
+        }
+        let takeover = META_TAKEOVER_MIN..=META_TAKEOVER_MAX;
+        if self.meta_takeover.as_ref().is_some_and(|time| !takeover.contains(&time.0)) {
+            return Err(Failure::Usage("--meta-takeover is a time from 200ms to 1min".to_owned()));
+        }
+        Ok(())
+    }
+
     /// Checks the settings of beacons, and returns which are to be sent.
     fn beacons(&self) -> Result<Beacons, Failure> {
         let usage = |text: String| Err(Failure::Usage(text));
@@ -247,22 +269,7 @@ impl Settings {
         };
         self.check_lock(lock)?;
         let meta = if self.roles.is_empty() { lock } else { has(Role::Meta) };
-        for (name, given) in [
-            ("meta-rank", self.meta_rank.is_some()),
-            ("meta-lease", self.meta_lease.is_some()),
-            ("meta-takeover", self.meta_takeover.is_some()),
-        ] {
-            if given && !meta {
-                let text = format!("--{name} needs the role meta: give --roles store,meta");
-                return Err(Failure::Usage(text));
-            }
-        }
-        if self.meta_lease.is_some_and(|lease| !(META_LEASE_MIN..=META_LEASE_MAX).contains(&lease.0)) {
-            return Err(Failure::Usage("--meta-lease is a time from 300ms to 1h".to_owned()));
-        }
-        if self.meta_takeover.is_some_and(|time| !(META_TAKEOVER_MIN..=META_TAKEOVER_MAX).contains(&time.0)) {
-            return Err(Failure::Usage("--meta-takeover is a time from 200ms to 1min".to_owned()));
-        }
+        self.check_meta(meta)?;
         let beacons = self.beacons()?;
         let reflect = match has(Role::Reflect) {
             true => Some(reflect_options(&self.reflect, common)?),

@@ -15,7 +15,7 @@ use nacre_quantity::Escaped;
 use nacre_walk::collect::Collector;
 use nacre_walk::list::Output;
 use nacre_walk::report::Sums;
-use nacre_walk::{Ended, Source, Walk};
+use nacre_walk::{Ended, Source, Unit, Walk};
 use nacre_walk_cli::{CommandError, Counted, Plan, quoted, raw_stdout};
 use watch::Watch;
 
@@ -98,26 +98,12 @@ fn walk(
         complain(&format!("\"{}\" is visited as part of \"{}\"", Escaped::of(root), Escaped::of(within)));
     }
     let target = args.checkpoint.as_deref().or(args.resume.as_deref());
-    if let Some(file) = &args.checkpoint
-        && args.resume.as_ref() != Some(file)
-        && file.symlink_metadata().is_ok()
-    {
-        return Err(CommandError::Usage(format!(
-            "the file \"{}\" already exists; continue from it with --resume, or remove it",
-            Escaped::of(file)
-        )));
-    }
+    check_checkpoint(args)?;
     let mut counted = Counted::new(&plan);
-    let mut resumed = None;
-    if let Some(file) = &args.resume {
-        let cannot = |error: &dyn std::fmt::Display| {
-            CommandError::Usage(format!("cannot resume from \"{}\": {error}", Escaped::of(file)))
-        };
-        let loaded = counted.load(file).map_err(|error| cannot(&error))?;
-        plan.adopt(&loaded).map_err(|error| cannot(&error))?;
-        counted.report = loaded.report;
-        resumed = Some(loaded.units);
-    }
+    let resumed = match &args.resume {
+        Some(file) => Some(resume(file, &mut plan, &mut counted)?),
+        None => None,
+    };
     let output = Output::new(Box::new(raw_stdout().map_err(CommandError::output)?));
     let errors = plan.error_log(resumed.is_some())?;
     let mut walk = plan.walk()?;
@@ -180,6 +166,31 @@ fn walk(
         Some(error) => Err(CommandError::Failed(format!("cannot write all errors to a file: {error}"))),
         None => end,
     }
+}
+
+/// Refuses a checkpoint in the place of a file that the walk does not continue from.
+fn check_checkpoint(args: &nacre_walk_cli::Args) -> Result<(), CommandError> {
+    if let Some(file) = &args.checkpoint
+        && args.resume.as_ref() != Some(file)
+        && file.symlink_metadata().is_ok()
+    {
+        return Err(CommandError::Usage(format!(
+            "the file \"{}\" already exists; continue from it with --resume, or remove it",
+            Escaped::of(file)
+        )));
+    }
+    Ok(())
+}
+
+/// Takes the plan and the counts of a checkpoint, and returns the work that is left.
+fn resume(file: &Path, plan: &mut Plan, counted: &mut Counted) -> Result<Vec<Unit>, CommandError> {
+    let cannot = |error: &dyn std::fmt::Display| {
+        CommandError::Usage(format!("cannot resume from \"{}\": {error}", Escaped::of(file)))
+    };
+    let loaded = counted.load(file).map_err(|error| cannot(&error))?;
+    plan.adopt(&loaded).map_err(|error| cannot(&error))?;
+    counted.report = loaded.report;
+    Ok(loaded.units)
 }
 
 /// Ends the watch when dropped, even if a visitor panics, because its threads are joined.

@@ -219,48 +219,51 @@ pub fn json(report: &Report) -> Value {
         });
     }
     if !report.histograms.is_empty() {
-        let histograms = report.histograms.iter().map(|histogram| {
-            let mut users = HashMap::new();
-            let buckets = histogram.shown_buckets().into_iter().map(|(bucket, counted)| {
-                let mut object = Map::new();
-                match (histogram.measure(), histogram.bounds(bucket)) {
-                    (_, Some((low, high))) => {
-                        object.insert("from".into(), low.into());
-                        object.insert("to".into(), high.into());
-                    }
-                    (Measure::Depth, _) => drop(match bucket {
-                        0..=LEVEL_MAX => object.insert("depth".into(), bucket.into()),
-                        _ => object.insert("deeper_than".into(), LEVEL_MAX.into()),
-                    }),
-                    (Measure::Owner, _) => {
-                        object.insert("user".into(), user_name(&mut users, bucket).into());
-                        object.insert("uid".into(), bucket.into());
-                    }
-                    (Measure::Type, _) => {
-                        object.insert("type".into(), bucket_name(histogram, bucket, &mut users).into());
-                    }
-                    (Measure::Group, _) => {
-                        object.insert("group".into(), group_name(&mut users, bucket).into());
-                        object.insert("gid".into(), bucket.into());
-                    }
-                    // In the future.
-                    (Measure::Age | Measure::Access | Measure::Change | Measure::Size, None) => {
-                        drop(object.insert("to".into(), (-1).into()))
-                    }
-                }
-                if let Value::Object(counted) = tally(&counted) {
-                    object.extend(counted);
-                }
-                Value::Object(object)
-            });
-            (histogram.measure().name().to_owned(), buckets.collect())
-        });
-        object["histograms"] = Value::Object(histograms.collect());
+        let named = |of: &Histogram| (of.measure().name().to_owned(), buckets(of));
+        object["histograms"] = Value::Object(report.histograms.iter().map(named).collect());
     }
     if let Some(levels) = &report.levels {
         object["levels"] = levels.shown().map(level).collect();
     }
     object
+}
+
+/// Returns the buckets of a histogram.
+fn buckets(histogram: &Histogram) -> Value {
+    let mut users = HashMap::new();
+    let objects = histogram.shown_buckets().into_iter().map(|(bucket, counted)| {
+        let mut object = Map::new();
+        match (histogram.measure(), histogram.bounds(bucket)) {
+            (_, Some((low, high))) => {
+                object.insert("from".into(), low.into());
+                object.insert("to".into(), high.into());
+            }
+            (Measure::Depth, _) => drop(match bucket {
+                0..=LEVEL_MAX => object.insert("depth".into(), bucket.into()),
+                _ => object.insert("deeper_than".into(), LEVEL_MAX.into()),
+            }),
+            (Measure::Owner, _) => {
+                object.insert("user".into(), user_name(&mut users, bucket).into());
+                object.insert("uid".into(), bucket.into());
+            }
+            (Measure::Type, _) => {
+                object.insert("type".into(), bucket_name(histogram, bucket, &mut users).into());
+            }
+            (Measure::Group, _) => {
+                object.insert("group".into(), group_name(&mut users, bucket).into());
+                object.insert("gid".into(), bucket.into());
+            }
+            // In the future.
+            (Measure::Age | Measure::Access | Measure::Change | Measure::Size, None) => {
+                drop(object.insert("to".into(), (-1).into()))
+            }
+        }
+        if let Value::Object(counted) = tally(&counted) {
+            object.extend(counted);
+        }
+        Value::Object(object)
+    });
+    objects.collect()
 }
 
 fn level((depth, counts): (u32, &Level)) -> Value {
