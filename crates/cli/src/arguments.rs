@@ -94,8 +94,8 @@ impl Line {
     }
 }
 
-/// Has all numbers of a command and of those below it take negative values, which their parsers refuse with the range. A word
-/// such as -1 would be taken for a flag.
+/// Allows negative values for all numbers of a command and of its subcommands: their parsers refuse them and name the range.
+/// Otherwise a word such as -1 would be taken for a flag.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let negative = |arg: Arg| match is_number(&arg) {
         true => arg.allow_negative_numbers(true),

@@ -66,12 +66,13 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Has everything that is counted recorded as well.
+    /// Sets the recorder, which is passed everything that is counted.
     pub fn set_recorder(&mut self, recorder: Box<dyn Recorder + 'a>) {
         self.recorder = Some(recorder);
     }
 
-    /// Has the layout of every file read that is selected. Needed if the filter needs it, or what lists or records does.
+    /// Sets the reader of layouts, by which that of every selected file is read. Needed if the filter, the lister or the recorder
+    /// uses layouts.
     pub fn set_layouts(&mut self, layouts: LayoutReader) {
         self.layouts = Some(layouts);
     }

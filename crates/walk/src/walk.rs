@@ -188,7 +188,7 @@ impl<S: Send + Sync> Walk<S> {
         Walk { options, roots: Vec::new(), source: None, queue: Arc::new(queue), workers, budget }
     }
 
-    /// Has the walk list the tree of a source, in which its roots are, instead of file systems of this machine.
+    /// Sets the source whose tree is walked instead of file systems of this machine. The roots are in that tree.
     pub fn set_source(&mut self, source: Arc<dyn Source>) {
         self.source = Some(source);
     }

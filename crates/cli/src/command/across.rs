@@ -99,7 +99,7 @@ pub struct Pass<'a, S: Side, T: Side> {
 enum Link<S: Side, T: Side> {
     /// Its first name is being copied. The others wait.
     Busy(Vec<Job<S, T>>),
-    /// It is copied, and so many names were not met.
+    /// Its copy, and the number of names that were not met yet.
     Done(T::Kept, u32),
 }
 
@@ -194,9 +194,9 @@ const COMPARE: &str = "cannot compare";
 
 /// The fate of an entry.
 enum Done<S: Side, T: Side> {
-    /// It is done, and these are to be done next.
+    /// Done; the jobs that follow from it.
     Now(Vec<Job<S, T>>),
-    /// It waits for the first name of its file.
+    /// Waiting for the first name of its file.
     Later,
 }
 

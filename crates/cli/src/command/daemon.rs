@@ -82,7 +82,7 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
     })
 }
 
-/// Tells the service manager how the daemon stands, where one asked to be told (sd_notify(3)).
+/// Notifies the service manager of the daemon's state, if there is one that expects it (sd_notify(3)).
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!("cannot notify the service manager: {error}");

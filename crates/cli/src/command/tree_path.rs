@@ -8,7 +8,7 @@ use nacre_quantity::Escaped;
 
 use crate::failure::Failure;
 
-/// What paths of the namespace begin with. The slash that follows belongs to the path.
+/// The prefix of paths of the namespace. The slash that follows belongs to the path.
 pub const PREFIX: &[u8] = b"nacre:";
 
 /// Returns the path in the namespace that a path such as `nacre:/results` stands for; `None` for one on this machine, such as one in a

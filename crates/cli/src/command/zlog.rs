@@ -388,7 +388,7 @@ impl Positions<'_> {
         result
     }
 
-    /// Says which entries are not in the log, if one failed.
+    /// Prints which entries are not in the log, if one failed.
     fn complain(&self) {
         let text = match (self.uncertain, self.missing) {
             (None, None) => return,

@@ -40,7 +40,7 @@ pub struct Aspects {
     pub contents: bool,
     /// Owners, modes, times of modification and extended attributes.
     pub metadata: bool,
-    /// Times of access: that of a copy is to be older than the copy.
+    /// Times of access: that of an entry at the destination has to be earlier than the copy.
     pub accessed: bool,
     /// Entries of the destination that the source has not.
     pub extras: bool,
@@ -48,8 +48,8 @@ pub struct Aspects {
     pub below_missing: bool,
     /// File systems that are mounted below the source and not entered: each is a failure, as it is not compared.
     pub mounts: bool,
-    /// Files with several names, of which a copy makes one file with as many names: in the source, and at the destination, where it
-    /// changes none that has others.
+    /// Names of one file: those of the source have to be names of one file at the destination, too. Metadata of a file there that
+    /// has further names are not adjusted.
     pub links: bool,
 }
 
@@ -93,9 +93,9 @@ pub enum Difference {
     Extended,
     /// The entry of the destination cannot be read.
     Unreadable,
-    /// It is not what another name of the file in the source is at the destination, or will be.
+    /// Another name of the same file in the source has a copy, present or planned, that is another file.
     Linked,
-    /// Its metadata differ, and it has other names that are to keep theirs.
+    /// Its metadata differ, and it has other names, which would get the source's metadata with it.
     Shared,
 }
 

@@ -82,7 +82,7 @@ pub struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Gives the copy of a directory its metadata, after what else belongs to its end.
+    /// Removes what does not belong in the copy of a directory, and then gives it the directory's metadata.
     pub fn end(&self) {
         let counters = &self.shared.counters;
         counters.directories.fetch_add(1, Ordering::Relaxed);

@@ -47,7 +47,7 @@ impl Ord for SharedPath {
     }
 }
 
-/// As the bytes alone.
+/// Serializes the bytes of the path alone.
 impl Serialize for SharedPath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.bytes().serialize(serializer)
@@ -160,7 +160,8 @@ impl Ranking {
         }
     }
 
-    /// Keeps a path. Directories of a chain are left from below: the path of each is the beginning of that of the one before.
+    /// Keeps a path, in memory that it shares with the path kept before if it is the beginning of that: directories in each other are
+    /// left from the innermost to the outermost.
     fn share(&mut self, path: &[u8]) -> SharedPath {
         // A short path does not keep a long one in memory.
         if path.len() < self.last.len() / 2 || !self.last.starts_with(path) {

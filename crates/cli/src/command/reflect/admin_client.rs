@@ -38,12 +38,12 @@ impl Admin {
         self.admin.is_some()
     }
 
-    /// Has the daemon change the map of locations. Returns the map's new epoch.
+    /// Asks the daemon to change the map of locations, and returns the map's new epoch.
     pub fn relocate(&self, common: &Common, change: Relocation) -> Result<u64, Failure> {
         self.order(common, true, move |address, key, owner| relocate_at(address, key, owner, change))
     }
 
-    /// Has the daemon throw members out. Returns how many were removed.
+    /// Asks the daemon to remove members, and returns the number of those that were removed.
     pub fn expel(&self, common: &Common, order: Expulsion) -> Result<u64, Failure> {
         self.order(common, false, move |address, key, owner| expel_at(address, key, owner, order))
     }

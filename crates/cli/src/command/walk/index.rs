@@ -92,7 +92,7 @@ impl Sweep {
         Ok(Some(Sweep { writer, since: args.since.clone() }))
     }
 
-    /// Has all threads record what they count.
+    /// Gives each thread a recorder of what it counts.
     ///
     /// # Errors
     /// [`CommandError::Usage`] if the earlier index cannot be opened.
