@@ -148,7 +148,7 @@ impl Destination {
         accessed: StatxTimestamp,
     ) -> Result<Arc<Destination>, Obstacle> {
         let parent = self.descriptor()?;
-        // In a directory that was there before, it mostly is, too.
+        // A directory that existed before the copy mostly has it already.
         if !self.fresh
             && let Ok(fd) = open(parent.as_fd(), name)
         {

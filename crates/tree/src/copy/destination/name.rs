@@ -99,7 +99,7 @@ impl Destination {
         let ignores = match (self.stat(&other), self.stat(present)) {
             (Ok(None), _) => false,
             (Ok(Some(other)), Ok(Some(stat))) => directory::identity(&other) == directory::identity(&stat),
-            // Rather one look too many later.
+            // In doubt it is taken to ignore case, which costs further looks, but no entry.
             _ => true,
         };
         Some(*self.ignores_case.get_or_init(|| ignores))
