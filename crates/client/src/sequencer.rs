@@ -245,14 +245,19 @@ impl Store {
     /// they are found as long as the pool is there, whichever of them are.
     #[cfg(feature = "rados")]
     async fn ranks_of(&self, pool: &RadosStore) -> Result<SessionOptions, StoreError> {
-        if authority::read(pool, 0).await?.is_none() {
-            let advice = "start \"nacre serve --roles store,meta\" in front of it";
-            return Err(self.no_rank(advice));
-        }
         let Options { key, owner, repeat_timeout, .. } = &self.meta.options;
         let key = key.as_deref().map(ClusterKey::load).transpose()?;
         let link = LinkOptions { key, owner: *owner, ..LinkOptions::default() };
         let patience = repeat_timeout.unwrap_or(RemoteOptions::default().repeat_timeout);
+        // A daemon that is being started is waited for like one that is away.
+        let none = self.no_rank("start \"nacre serve --roles store,meta\" in front of it");
+        let away = none.clone().with_kind(ErrorKind::Unavailable);
+        let mut budget = RetryBudget::of(patience);
+        while authority::read(pool, 0).await?.is_none() {
+            if !budget.allows(&away).await {
+                return Err(none);
+            }
+        }
         let store = Arc::new(pool.clone());
         Ok(SessionOptions { store, rank: 0, addresses: Vec::new(), link, patience })
     }
