@@ -111,7 +111,11 @@ impl Context {
             nacre::Engine::Servers(_) if uri.options.key.is_none() => {
                 uri.options.key.clone_from(&self.key);
             }
-            nacre::Engine::Rados(_) => advise_for_ceph(),
+            nacre::Engine::Rados(_) => {
+                advise_for_ceph();
+                // Its metadata ranks may ask for it.
+                uri.options.key = uri.options.key.take().or_else(|| self.key.clone());
+            }
             _ => {}
         }
         let store = Store::open(&uri)?;

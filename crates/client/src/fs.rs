@@ -303,7 +303,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// `Unsupported` if the store has no servers.
+    /// `Unsupported` if the store has no metadata rank.
     pub async fn sequencer_inode(&self, ino: Ino) -> Result<Sequencer, StoreError> {
         self.sequencer_of(&ino.state_object()).await
     }

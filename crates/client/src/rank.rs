@@ -66,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// `Unavailable` if it does not answer, `Unsupported` if the store has no servers.
+    /// `Unavailable` if it does not answer, `Unsupported` if the store has no metadata rank.
     pub async fn rank_load(&self, rank: RankNumber) -> Result<RankLoad, StoreError> {
         self.meta_session().await?.load(rank).await
     }

@@ -73,6 +73,8 @@ export! {
 }
 use nacre_meta::remote::{Session, SessionOptions};
 pub use nacre_meta::role::SEQUENCER_PREFIX;
+#[cfg(feature = "rados")]
+use nacre_meta::role::authority;
 /// A sequencer as it is shown.
 ///
 /// ```no_run
@@ -95,12 +97,19 @@ pub use nacre_meta::role::SEQUENCER_PREFIX;
 /// ```
 pub use nacre_meta::service::Shown;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
+#[cfg(feature = "rados")]
+use nacre_rados::RadosStore;
 use nacre_remote::{RemoteOptions, RemoteStore};
+#[cfg(feature = "rados")]
+use nacre_rpc::ClusterKey;
+#[cfg(feature = "rados")]
+use nacre_rpc::client::LinkOptions;
 
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
 use crate::store::Store;
 use crate::transfer::RetryBudget;
+use crate::uri::Options;
 
 /// The longest name of a sequencer, in bytes.
 pub const SEQUENCER_NAME_BYTES_MAX: usize = 200;
@@ -109,6 +118,14 @@ pub const SEQUENCER_NAME_BYTES_MAX: usize = 200;
 #[derive(Default)]
 pub(crate) struct Sessions {
     current: tokio::sync::Mutex<Option<Session>>,
+    /// The options of the store's uri.
+    options: Options,
+}
+
+impl Sessions {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self { current: Default::default(), options: options.clone() }
+    }
 }
 
 /// Returns the object of a sequencer.
@@ -125,7 +142,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// `Invalid` if the name is not 1 to 200 bytes long, `Unsupported` if the store has no servers.
+    /// `Invalid` if the name is not 1 to 200 bytes long, `Unsupported` if the store has no metadata rank.
     pub async fn sequencer(&self, name: impl AsRef<[u8]>) -> Result<Sequencer, StoreError> {
         let object = object(name.as_ref())?;
         Ok(self.meta_session().await?.sequencer(&object))
@@ -163,7 +180,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// `Invalid` if no daemon stands by, `Unavailable` if the rank cannot be reached, `Unsupported` if the store has no servers.
+    /// `Invalid` if no daemon stands by, `Unavailable` if the rank cannot be reached, `Unsupported` if the store has no metadata rank.
     pub async fn fail_rank(&self, rank: u32) -> Result<(), StoreError> {
         self.meta_session().await?.hand_over(rank).await
     }
@@ -178,21 +195,31 @@ impl Store {
     }
 
     pub(crate) async fn meta_session(&self) -> Result<Session, StoreError> {
-        let Opened::Remote(remote) = &self.opened else {
-            let advice = match &self.opened {
-                #[cfg(feature = "rados")]
-                Opened::Rados(_) => {
-                    "start \"nacre serve --roles store,meta\" in front of it, and use them there"
-                }
-                _ => "start \"nacre serve\" on it, and use them there",
-            };
-            let text = format!("{} has no metadata rank, which keeps sequencers; {advice}", self.name());
-            return Err(StoreError::new(ErrorKind::Unsupported, text));
-        };
         let mut current = self.meta.current.lock().await;
         if let Some(session) = &*current {
             return Ok(session.clone());
         }
+        let options = match &self.opened {
+            Opened::Remote(remote) => self.ranks_at(remote).await?,
+            #[cfg(feature = "rados")]
+            Opened::Rados(pool) => self.ranks_of(pool).await?,
+            _ => {
+                let advice = "start \"nacre serve\" on it, and use them there";
+                return Err(self.no_rank(advice));
+            }
+        };
+        let session = Session::begin(options)?;
+        *current = Some(session.clone());
+        Ok(session)
+    }
+
+    fn no_rank(&self, advice: &str) -> StoreError {
+        let text = format!("{} has no metadata rank, which keeps sequencers; {advice}", self.name());
+        StoreError::new(ErrorKind::Unsupported, text)
+    }
+
+    /// Returns the settings of a session with the ranks of servers.
+    async fn ranks_at(&self, remote: &RemoteStore) -> Result<SessionOptions, StoreError> {
         let mut patience = RetryBudget::of(self.patience);
         let addresses = loop {
             match remote.addresses().await {
@@ -211,10 +238,28 @@ impl Store {
             ..RemoteOptions::default()
         };
         let store = Arc::new(RemoteStore::new(&addresses, apart)?);
-        let options = SessionOptions { store, rank: 0, addresses, link, patience: self.patience };
-        let session = Session::begin(options)?;
-        *current = Some(session.clone());
-        Ok(session)
+        Ok(SessionOptions { store, rank: 0, addresses, link, patience: self.patience })
+    }
+
+    /// Returns the settings of a session with the ranks of a pool of Ceph: daemons in front of it, whose addresses are in the pool. So
+    /// they are found as long as the pool is there, whichever of them are.
+    #[cfg(feature = "rados")]
+    async fn ranks_of(&self, pool: &RadosStore) -> Result<SessionOptions, StoreError> {
+        let Options { key, owner, repeat_timeout, .. } = &self.meta.options;
+        let key = key.as_deref().map(ClusterKey::load).transpose()?;
+        let link = LinkOptions { key, owner: *owner, ..LinkOptions::default() };
+        let patience = repeat_timeout.unwrap_or(RemoteOptions::default().repeat_timeout);
+        // A daemon that is being started is waited for like one that is away.
+        let none = self.no_rank("start \"nacre serve --roles store,meta\" in front of it");
+        let away = none.clone().with_kind(ErrorKind::Unavailable);
+        let mut budget = RetryBudget::of(patience);
+        while authority::read(pool, 0).await?.is_none() {
+            if !budget.allows(&away).await {
+                return Err(none);
+            }
+        }
+        let store = Arc::new(pool.clone());
+        Ok(SessionOptions { store, rank: 0, addresses: Vec::new(), link, patience })
     }
 }
 

@@ -111,7 +111,7 @@ impl Store {
             #[cfg(feature = "meta")]
             cached: None,
             #[cfg(feature = "meta")]
-            meta: Arc::default(),
+            meta: Arc::new(crate::sequencer::Sessions::new(&uri.options)),
             #[cfg(feature = "class")]
             classes: Arc::default(),
             #[cfg(feature = "class")]

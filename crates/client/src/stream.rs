@@ -67,10 +67,8 @@ const REQUESTS_MAX: usize = 8;
 const ATTEMPTS_MAX: usize = 1000;
 /// The maximum number of objects that are removed one by one; of more, the store lists those that exist.
 const OBJECTS_ASKED_MAX: u64 = 4096;
-/// The length of a stripe where nothing else is said: one transfer's piece.
-const UNIT_BYTES: u64 = 4 << 20;
-const WIDTH: u32 = 4;
-const OBJECT_BYTES: u64 = 64 << 20;
+/// The layout where nothing else is said. A stripe is one transfer's piece.
+const LAYOUT: Layout = Layout { unit_bytes: 4 << 20, width: 4, object_bytes: 64 << 20 };
 
 /// A stream of a store: a byte stream of up to 2^63 bytes under the name of an object.
 ///
@@ -143,11 +141,7 @@ impl Stream {
     /// # Errors
     /// Those of a [read](crate#errors).
     pub async fn default_layout(&self) -> Result<Layout, StoreError> {
-        let most = self.store.limits().await?.fork_bytes_max;
-        let unit = UNIT_BYTES.min(most / 2).max(4096) / 4096 * 4096;
-        // Half of what an object may hold: what is overwritten may take as much again until it is compacted.
-        let object_bytes = (OBJECT_BYTES.min(most / 2) / unit).max(1) * unit;
-        Ok(Layout { unit_bytes: unit as u32, width: WIDTH, object_bytes })
+        Ok(LAYOUT.within(self.store.limits().await?.fork_bytes_max))
     }
 
     fn context(&self, error: StoreError, attempted: &str) -> StoreError {

@@ -50,8 +50,9 @@ pub enum Engine {
     Folder(PathBuf),
     /// `nacre://…` or `unix:…`, one server or several; `unix:` alone is the user's own server.
     Servers(Vec<Address>),
-    /// `rados://POOL?…`, a pool of a Ceph cluster. Its parameters are its own; [`Location`] lists them. There only with the
-    /// feature `rados`.
+    /// `rados://POOL?…`, a pool of a Ceph cluster. Its parameters are its own; [`Location`] lists them. Beside them there are those
+    /// options that say how its metadata ranks are reached: `key`, `owner` and `repeat_timeout`. There only with the feature
+    /// `rados`.
     #[cfg(feature = "rados")]
     Rados(Location),
 }
@@ -83,7 +84,8 @@ pub struct Options {
     /// `capacity=SIZE`, such as `64MiB`: the maximum number of bytes that a folder or memory may be filled with. The default is the
     /// volume's space.
     pub capacity: Option<u64>,
-    /// `key=PATH`: the file that holds the cluster's key, for servers that ask for it.
+    /// `key=PATH`: the file that holds the cluster's key, for servers that ask for it. Of a pool of Ceph it is that of the daemons
+    /// which are its metadata ranks.
     pub key: Option<PathBuf>,
     /// `connections=N`: the number of connections to each server, 1 to 64. The default is 1.
     pub connections: Option<usize>,
@@ -163,8 +165,7 @@ impl Uri {
                 let text = given.to_str();
                 let text =
                     text.ok_or_else(|| about("the uri of a pool of Ceph has to be UTF-8".to_owned()))?;
-                let location = text.parse().map_err(|error: StoreError| error.context("store"))?;
-                return Ok(Uri { engine: Engine::Rados(location), options: Options::default() });
+                return pool(text).map_err(|error| error.context("store"));
             }
             #[cfg(not(feature = "rados"))]
             return Err(crate::engine::not_built("stores in Ceph clusters", "rados")
@@ -260,11 +261,42 @@ impl Uri {
             silence_timeout.map(|time| format!("silence_timeout={}ms", time.as_millis()).into()),
             repeat_timeout.map(|time| format!("repeat_timeout={}ms", time.as_millis()).into()),
         ];
-        for (index, parameter) in parameters.into_iter().flatten().enumerate() {
-            text.push(if index == 0 { "?" } else { "&" });
+        // Those of the pool itself come first.
+        let mut has_some = is_pool(&self.engine) && text.as_bytes().contains(&b'?');
+        for parameter in parameters.into_iter().flatten() {
+            text.push(if std::mem::replace(&mut has_some, true) { "&" } else { "?" });
             text.push(parameter);
         }
         text
+    }
+}
+
+/// Reads the uri of a pool of Ceph: the options of its metadata ranks, and the pool's own parameters.
+#[cfg(feature = "rados")]
+fn pool(text: &str) -> Result<Uri, StoreError> {
+    let (place, query) = text.split_once('?').unwrap_or((text, ""));
+    let is_option = |parameter: &&str| {
+        let name = parameter.split_once('=').map_or("", |(name, _)| name);
+        matches!(name, "key" | "owner" | "repeat_timeout")
+    };
+    let (of_ranks, of_pool): (Vec<&str>, Vec<&str>) = query.split('&').partition(is_option);
+    let location: Location = match of_ranks.is_empty() {
+        true => text.parse()?,
+        false => format!("{place}?{}", of_pool.join("&")).parse()?,
+    };
+    let (engine, mut options) = (Engine::Rados(location), Options::default());
+    for (name, value) in of_ranks.into_iter().filter_map(|parameter| parameter.split_once('=')) {
+        options.set(&engine, name, OsStr::new(value))?;
+    }
+    Ok(Uri { engine, options })
+}
+
+/// Returns whether an engine is a pool of Ceph.
+fn is_pool(engine: &Engine) -> bool {
+    match engine {
+        #[cfg(feature = "rados")]
+        Engine::Rados(_) => true,
+        Engine::Memory | Engine::Folder(_) | Engine::Servers(_) => false,
     }
 }
 
@@ -288,9 +320,8 @@ impl Options {
         let applies = match name {
             "durability" | "create" => matches!(engine, Engine::Folder(_)),
             "capacity" => matches!(engine, Engine::Folder(_) | Engine::Memory),
-            "key" | "owner" | "connections" | "connect_timeout" | "silence_timeout" | "repeat_timeout" => {
-                matches!(engine, Engine::Servers(_))
-            }
+            "key" | "owner" | "repeat_timeout" => matches!(engine, Engine::Servers(_)) || is_pool(engine),
+            "connections" | "connect_timeout" | "silence_timeout" => matches!(engine, Engine::Servers(_)),
             _ => {
                 let known = "durability, create, capacity, key, owner, connections, connect_timeout, silence_timeout and repeat_timeout";
                 return Err(invalid(format!("there is no parameter \"{name}\"; there are {known}")));
@@ -398,6 +429,10 @@ mod tests {
             "nacre://unix:/run/a.socket,unix:/run/b.socket",
             #[cfg(feature = "rados")]
             "rados://scratch?conf=/etc/ceph/ceph.conf&id=nacre&ns=job-7",
+            #[cfg(feature = "rados")]
+            "rados://scratch?id=nacre&key=/etc/nacre.key&repeat_timeout=500ms",
+            #[cfg(feature = "rados")]
+            "rados://scratch?owner=33",
             "nacre://localhost:6470",
             "nacre://a:1,b:2,[::1]:3?key=/etc/nacre.key&connections=2&connect_timeout=250ms",
         ] {
@@ -460,6 +495,12 @@ mod tests {
             ("nacre://a?connections=1&connections=2", "given twice"),
             ("nacre://a?connect_timeout=5", "is not a time"),
             ("nacre://a?colour=red", "there is no parameter"),
+            #[cfg(feature = "rados")]
+            ("rados://p?colour=red&key=/k", "nothing is called \"colour\""),
+            #[cfg(feature = "rados")]
+            ("rados://p?key=/k&key=/l", "given twice"),
+            #[cfg(feature = "rados")]
+            ("rados://p?connections=2", "nothing is called \"connections\""),
         ] {
             let error = text.parse::<Uri>().unwrap_err();
             assert_eq!(error.kind, ErrorKind::Invalid);

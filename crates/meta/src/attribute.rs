@@ -109,6 +109,9 @@ impl Rank {
         ino: Ino,
         set: &SetAttributes,
     ) -> Result<Attributes> {
+        if let Some(layout) = &set.layout {
+            self.check_room(layout).await?;
+        }
         for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load(ino).await?;
             let mut inode = loaded.inode.clone();

@@ -330,7 +330,8 @@ impl Rank {
     /// without the inode makes that. It is made at once here, but nothing depends on it.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::Denied`], [`Error::NotDirectory`], [`Error::NotFound`] if the directory was removed.
+    /// [`Error::Exists`], [`Error::Denied`], [`Error::NotDirectory`], [`Error::NotFound`] if the directory was removed;
+    /// [`Error::Invalid`] if the store does not hold such inodes: of a layout with objects that are too large for it, say.
     pub async fn create(
         &self,
         user: &Credentials,
@@ -347,6 +348,9 @@ impl Rank {
                 return Err(Error::Exists);
             }
             user.check(parent, WRITE)?;
+            if let Some(layout) = creation.layout.filter(|layout| *layout != parent.layout) {
+                self.check_room(&layout).await?;
+            }
             let number = self.next_id().await?;
             let now = self.now();
             let initial = initial(user, parent, &creation, now);
@@ -375,6 +379,20 @@ impl Rank {
             }
         }
         Err(too_busy())
+    }
+
+    /// Checks that the store lets objects have as many bytes as those of a layout, and some more: what is overwritten may take room beside
+    /// what takes its place.
+    pub(crate) async fn check_room(&self, layout: &Layout) -> Result<()> {
+        let most = self.store.limits().await?.fork_bytes_max;
+        if layout.object_bytes.saturating_add(layout.unit_bytes.into()) <= most {
+            return Ok(());
+        }
+        let text = format!(
+            "its files would have objects of {} bytes; the store holds {most} bytes in one at most, and a stripe of them has to be free",
+            layout.object_bytes
+        );
+        Err(Error::Invalid(text.into()))
     }
 
     /// Makes a further link to a file.

@@ -269,6 +269,7 @@ impl Rank {
                 LookupResult::Missing(_) if !create => return Err(Error::NotFound),
                 LookupResult::Missing(0) => {
                     let now = self.now();
+                    let layout = Layout::default().within(self.store.limits().await?.fork_bytes_max);
                     let root = Inode {
                         kind: InodeKind::Directory,
                         mode: 0o755,
@@ -280,7 +281,7 @@ impl Rank {
                         btime: now,
                         links: vec![Ino::ROOT.0],
                         size: 0,
-                        layout: Layout::default(),
+                        layout,
                         content: 0,
                         contents: Vec::<Content>::new(),
                         parent: Ino::ROOT,

@@ -38,6 +38,16 @@ pub struct Piece {
 }
 
 impl Layout {
+    /// Returns the layout with smaller objects, and stripes that fit in them, where a store lets an object have `object_bytes_max` bytes
+    /// only: half as many as that at most, since what is overwritten may take as much again until it is compacted.
+    pub fn within(self, object_bytes_max: u64) -> Self {
+        let most = object_bytes_max / 2;
+        let unit = u64::from(self.unit_bytes).min(most).max(4096) / 4096 * 4096;
+        let object_bytes = (self.object_bytes.min(most) / unit).max(1) * unit;
+        // Stripes do not get longer, unless they were shorter than any may be.
+        Self { unit_bytes: unit as u32, object_bytes, ..self }
+    }
+
     /// Returns whether the layout can be used.
     pub fn is_sound(&self) -> bool {
         (4096..=16 << 20).contains(&self.unit_bytes)

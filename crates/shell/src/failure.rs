@@ -119,6 +119,15 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let on_ceph = ON_CEPH.load(Ordering::Relaxed);
         let advice = match error.kind {
+            // The cluster has told where the daemon should be.
+            ErrorKind::Unavailable
+                if on_ceph
+                    && ["metadata rank", "cannot reach the server"]
+                        .iter()
+                        .any(|part| error.message.contains(part)) =>
+            {
+                "start the daemon that is this metadata rank, or another one: \"nacre serve --roles store,meta\""
+            }
             ErrorKind::Unavailable if on_ceph => "\"ceph status\" shows the state of the cluster",
             // An object that is gone is no damage that a scrub finds.
             ErrorKind::Corrupt if error.message.contains("which holds some of its bytes, is missing") => {

@@ -27,7 +27,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::entry::{Entry, INDEX_BYTES, Index, PACKET_HEAD_BYTES, pack};
 use crate::error::LogError;
 use crate::layout::View;
-use crate::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, SLOT_BYTES, WAITING_BYTES_MAX};
+use crate::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, PLACE_BYTES_MAX, SLOT_BYTES, WAITING_BYTES_MAX};
 use crate::log::Inner;
 use crate::reserved::Reserved;
 use crate::sequencer::{SequencerError, Turn};
@@ -215,6 +215,8 @@ enum Attempt {
     NotThere,
     /// Entries that are not, since the log has another epoch.
     Epoch(Option<u64>),
+    /// Entries that are not, since their object holds as many bytes as the store lets one have.
+    Full,
     /// Entries of which that is not known, or that are not in the log although another attempt makes no sense.
     Failed(LogError),
 }
@@ -326,12 +328,7 @@ impl Task {
             return self.fail(batch, usize::MAX, None, LogError::Corrupt(text));
         }
         if next.end > view.positions_end() {
-            self.forget_positions();
-            let shape = Shape { width: view.width, unit: view.unit };
-            if let Err(error) = self.log.recover(Some(shape), Some(known.version)).await {
-                self.fail(batch, usize::MAX, None, error);
-            }
-            return;
+            return self.begin_view(&known, batch).await;
         }
         let Some(positions) = self.reserved.take(view, batch.len() as u64) else { return };
         let count = positions.end - positions.start;
@@ -385,6 +382,17 @@ impl Task {
                     self.fail(batch, usize::MAX, None, error);
                 }
             }
+            Attempt::Full => self.begin_view(&known, batch).await,
+        }
+    }
+
+    /// Begins a view of the same shape, since the objects of the last one take no more.
+    async fn begin_view(&mut self, known: &CachedViews, batch: &mut VecDeque<Waiting>) {
+        self.forget_positions();
+        let view = known.views.last();
+        let shape = Shape { width: view.width, unit: view.unit };
+        if let Err(error) = self.log.recover(Some(shape), Some(known.version)).await {
+            self.fail(batch, usize::MAX, None, error);
         }
     }
 
@@ -432,6 +440,7 @@ impl Task {
                     self.fail(batch, usize::MAX, None, error);
                 }
             }
+            (Attempt::Full, _) => self.begin_view(known, batch).await,
         }
         true
     }
@@ -560,6 +569,10 @@ impl Inner {
                     };
                 }
                 Err(StripeError::Store(error)) => {
+                    let is_full = error.kind == ErrorKind::OutOfSpace && !uncertain;
+                    if is_full && self.may_be_full(place + count).await {
+                        return Attempt::Full;
+                    }
                     uncertain |= error.kind.is_uncertain();
                     if let Err(error) = patience.wait(error).await {
                         return Attempt::Failed(if uncertain { unknown(&error) } else { error });
@@ -567,6 +580,13 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Returns whether an object may hold as many bytes as the store lets one have, with entries at its first `places` places. If even
+    /// the longest ones would fit, it is the store that is full, where another view would be of no use.
+    async fn may_be_full(&self, places: u64) -> bool {
+        let limits = self.store.limits().await;
+        limits.is_ok_and(|limits| places >= limits.fork_bytes_max / PLACE_BYTES_MAX)
     }
 
     /// Finds out whether a write of this writer took effect at a position, when it cannot do so any more.

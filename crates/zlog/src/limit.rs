@@ -30,6 +30,9 @@ pub const PACKET_BYTES_MAX: usize = 64 << 10;
 pub const POSITIONS_PER_OBJECT_MAX: u64 = nacre_object::limit::OFFSET_MAX / SLOT_BYTES;
 /// The distance of two positions' places in the byte stream of entries. Most of it is never written, and takes no space.
 pub const SLOT_BYTES: u64 = 2 << 20;
+/// The greatest number of bytes that a place takes in an object: of the longest entry with its tags, the packet's head and the index, and
+/// what a store leaves free beside them.
+pub(crate) const PLACE_BYTES_MAX: u64 = (1 << 20) + (16 << 10);
 
 /// The time for which a reader waits for an entry whose position was given out, before it fills the position, unless it is
 /// told another one.

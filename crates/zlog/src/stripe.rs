@@ -214,11 +214,25 @@ impl Stripe<'_> {
         }
     }
 
-    /// Trims all places before one. The space of their entries is given back.
+    /// Trims all places before one. The space of their entries is given back. Where they are more than the store takes out of an object
+    /// at once, they go in several steps.
     pub async fn trim_prefix(self, before: u64) -> Result<(), StripeError> {
-        if before == 0 {
-            return Ok(());
+        let (mut done, mut step) = (0, before);
+        while done < before {
+            let next = before.min(done.saturating_add(step));
+            match self.trim_at_once(next).await {
+                Ok(()) => (done, step) = (next, step.saturating_mul(2)),
+                Err(StripeError::Store(error)) if error.kind == ErrorKind::Unsupported && step > 1 => {
+                    step = (next - done).div_ceil(2).min(step - 1);
+                }
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
+    }
+
+    /// Trims all places before one, which is not the first, by one transaction.
+    async fn trim_at_once(self, before: u64) -> Result<(), StripeError> {
         loop {
             // A packet that begins before the place may hold entries that stay. It was written at once, so it is of both places.
             let border = index_range(before - 1, 2);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_meta::capability::Policy;
-use nacre_meta::inode::{Ino, InodeKind};
+use nacre_meta::inode::{Ino, InodeKind, Layout};
 use nacre_meta::{
     Attributes, Creation, Credentials, EXECUTE, Error, READ, Rank, RankOptions, SetAttributes, SetTime, WRITE,
 };
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ObjectStore, Transaction, WriteOp};
+use nacre_object::{Limits, ObjectId, ObjectStore, Outcome, Reply, Transaction, WriteOp};
 
 use crate::scheduler::{SlowStore, at_once};
 
@@ -451,6 +451,49 @@ async fn a_namespace_is_kept_by_any_store() {
     }
     assert_eq!(inodes.len(), 64);
     assert_eq!(rank.readdir(&root, Ino::ROOT, b"", 100, false).await.unwrap().entries.len(), 64);
+}
+
+/// A store that lets an object have so many bytes.
+struct Small(MemoryStore, u64);
+
+impl ObjectStore for Small {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        self.0.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.0.list(after, limit)
+    }
+
+    fn limits(&self) -> Reply<Limits> {
+        Reply::ready(Ok(Limits { fork_bytes_max: self.1 }))
+    }
+}
+
+#[tokio::test]
+async fn files_have_objects_that_the_store_can_hold() {
+    const MIB: u64 = 1 << 20;
+    let root = Credentials::root();
+    for (most, object_bytes) in [(128 * MIB, 64 * MIB), (90 * MIB, 45 * MIB), (u64::MAX, 64 * MIB)] {
+        let options = RankOptions { create: true, ..RankOptions::default() };
+        let rank = Rank::open(Arc::new(Small(MemoryStore::new(), most)), options).await.unwrap();
+        let layout = rank.stat(Ino::ROOT).await.unwrap().layout;
+        assert_eq!(layout, Layout { object_bytes, ..Layout::default() });
+        let as_large =
+            |object_bytes| Creation { layout: Some(Layout { object_bytes, ..layout }), ..directory(0o755) };
+        rank.create(&root, Ino::ROOT, b"small", as_large(MIB)).await.unwrap();
+        let large = rank.create(&root, Ino::ROOT, b"large", as_large(128 * MIB)).await;
+        let set = SetAttributes { layout: as_large(128 * MIB).layout, ..SetAttributes::default() };
+        let changed = rank.set_attributes(&root, Ino::ROOT, &set).await;
+        match most {
+            u64::MAX => assert!(large.is_ok() && changed.is_ok()),
+            _ => {
+                let error = large.unwrap_err();
+                assert!(error.to_string().contains(&format!("holds {most} bytes in one at most")), "{error}");
+                assert!(matches!(changed, Err(Error::Invalid(_))), "{changed:?}");
+            }
+        }
+    }
 }
 
 #[test]

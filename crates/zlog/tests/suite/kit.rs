@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Feed, Watch, WatchOptions};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction};
+use nacre_object::{
+    ErrorKind, Limits, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction,
+};
 use nacre_zlog::{Directory, Entry, Followed, Follower, Log, Options, Shape, Slot};
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -30,6 +32,8 @@ pub enum Fate {
     Away,
     /// It is not applied, for want of room.
     Full,
+    /// It is not applied, since it touches more than the store changes at once.
+    TooMuch,
 }
 
 /// The delivery of an event to a watch.
@@ -52,6 +56,8 @@ pub type Decide = Box<dyn FnMut(&ObjectId, &Transaction) -> Fate + Send>;
 /// A store with a judge.
 pub struct Faulty {
     pub inner: Arc<MemoryStore>,
+    /// What it says that its limits are.
+    pub limits: Mutex<Limits>,
     decide: Mutex<Decide>,
     /// `None`: it cannot watch.
     feeds: Option<Arc<Watches>>,
@@ -70,6 +76,7 @@ impl Faulty {
     pub fn new(decide: impl FnMut(&ObjectId, &Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
         Arc::new(Faulty {
             inner: Arc::new(MemoryStore::new()),
+            limits: Mutex::default(),
             decide: Mutex::new(Box::new(decide)),
             feeds: Some(Arc::new(Watches {
                 feeds: Feeds::default(),
@@ -88,7 +95,8 @@ impl Faulty {
     /// A store that cannot watch.
     pub fn without_watches() -> Arc<Faulty> {
         let decide: Decide = Box::new(|_, _| Fate::Done);
-        Arc::new(Faulty { inner: Arc::new(MemoryStore::new()), decide: Mutex::new(decide), feeds: None })
+        let (inner, limits) = (Arc::new(MemoryStore::new()), Mutex::default());
+        Arc::new(Faulty { inner, limits, decide: Mutex::new(decide), feeds: None })
     }
 }
 
@@ -194,7 +202,15 @@ impl ObjectStore for Faulty {
             Fate::Full => {
                 Reply::ready(Err(StoreError::new(ErrorKind::OutOfSpace, "the store is full on purpose")))
             }
+            Fate::TooMuch => Reply::ready(Err(StoreError::new(
+                ErrorKind::Unsupported,
+                "it is too much at once, on purpose",
+            ))),
         }
+    }
+
+    fn limits(&self) -> Reply<Limits> {
+        Reply::ready(Ok(*self.limits.lock()))
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {

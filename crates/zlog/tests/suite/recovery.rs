@@ -1,15 +1,15 @@
 //! Recovery, views and trimming. The clock is the runtime's, and jumps while all wait.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nacre_object::{ExtentKind, WriteOp};
+use nacre_object::{ErrorKind, ExtentKind, ObjectId, Transaction, WriteOp};
 use nacre_zlog::limit::WIDTH_MAX;
 use nacre_zlog::{
-    Directory, FollowOptions, Followed, Log, LogError, Options, Sequencer as _, Shape, Slot, StoreSequencer,
-    layout, limit,
+    Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Sequencer as _, Shape, Slot,
+    StoreSequencer, layout, limit,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -280,4 +280,97 @@ async fn a_change_of_view_beyond_the_limit_is_refused_and_appends_go_on() {
     // The oldest views make room.
     log.trim_prefix(5).await.unwrap();
     log.reshape(shape).await.unwrap();
+}
+
+/// Returns the number of bytes that a transaction writes.
+fn written_bytes(transaction: &Transaction) -> u64 {
+    let extents = transaction.writes.iter().filter_map(|write| match write {
+        WriteOp::Extents { extents, .. } => Some(extents),
+        _ => None,
+    });
+    extents.flatten().map(|(_, data)| data.len() as u64).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_begins_where_objects_hold_as_much_as_the_store_lets_them() {
+    const OBJECT_BYTES_MAX: u64 = 4 << 20;
+    let mut held: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    let store = Faulty::new(move |object, transaction| {
+        let held = held.entry(object.clone()).or_default();
+        let after = *held + written_bytes(transaction);
+        if after > OBJECT_BYTES_MAX {
+            return Fate::Full;
+        }
+        *held = after;
+        Fate::Done
+    });
+    store.limits.lock().fork_bytes_max = OBJECT_BYTES_MAX;
+    let log = log_on(store.clone(), 2, 2).await;
+    let long = |number: u8| Entry::new(vec![number; 300 << 10]);
+    let begun = Instant::now();
+    let mut positions = Vec::new();
+    for number in 0..60 {
+        positions.push(log.append(long(number)).await.unwrap());
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "it waits for room: {:?}", begun.elapsed());
+    assert!(positions.is_sorted_by(|one, next| one < next), "{positions:?}");
+    let views = log.info().await.unwrap().views;
+    assert!((2..=8).contains(&views.len()), "{views:?}");
+    assert!(views.iter().all(|view| (view.width, view.unit) == (2, 2)), "{views:?}");
+    let reader = open(&store).await;
+    for (number, position) in (0..).zip(positions) {
+        assert_eq!(reader.read(position).await, Ok(Slot::Entry(long(number))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_full_gets_no_view() {
+    let full = Arc::new(AtomicBool::new(false));
+    let store = {
+        let full = full.clone();
+        Faulty::new(move |_, transaction| {
+            let takes_room = written_bytes(transaction) > 0;
+            if takes_room && full.load(Ordering::Relaxed) { Fate::Full } else { Fate::Done }
+        })
+    };
+    // Two entries are far from what one object may hold.
+    store.limits.lock().fork_bytes_max = 16 << 20;
+    let log = log_on(store.clone(), 1, 1).await;
+    log.append(entry(0)).await.unwrap();
+    full.store(true, Ordering::Relaxed);
+    assert_eq!(log.append(entry(1)).await.unwrap_err().kind(), ErrorKind::OutOfSpace);
+    assert_eq!(log.info().await.unwrap().views.len(), 1);
+    full.store(false, Ordering::Relaxed);
+    log.append(entry(2)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_much_to_be_trimmed_at_once_is_trimmed_in_steps() {
+    const AT_ONCE_MAX: u64 = 7 * 16;
+    let mut trimmed: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    let store = Faulty::new(move |object, transaction| {
+        let trimmed = trimmed.entry(object.clone()).or_default();
+        for write in &transaction.writes {
+            if let WriteOp::Zero { fork, range } = write
+                && fork.as_bytes() == b"index"
+            {
+                if range.end().saturating_sub(*trimmed) > AT_ONCE_MAX {
+                    return Fate::TooMuch;
+                }
+                *trimmed = range.end().max(*trimmed);
+            }
+        }
+        Fate::Done
+    });
+    let log = log_on(store, 2, 2).await;
+    for number in 0..100 {
+        log.append(entry(number)).await.unwrap();
+    }
+    for before in [37, 38, 99] {
+        log.trim_prefix(before).await.unwrap();
+        for position in 0..100 {
+            let wanted = if position < before { Slot::Trimmed } else { Slot::Entry(entry(position)) };
+            assert_eq!(log.read(position).await, Ok(wanted), "{position} before {before}");
+        }
+    }
 }
