@@ -26,7 +26,7 @@ use crate::credentials::{Credentials, WRITE};
 use crate::directory::{CHANGED, CLAIM, Entry, MOVES, decode_time};
 use crate::error::{Error, Result};
 use crate::fragment::{Fragment, SPLIT_ENTRIES};
-use crate::inode::{Content, Ino, Inode, InodeKind, Layout, PREFIX, RECORD, SEQUENCER, key, object};
+use crate::inode::{Content, Ino, Inode, InodeKind, Layout, PREFIX, RECORD, SEQUENCER, key, key_of, object};
 use crate::intent::Claim;
 use crate::quota::Reserve;
 
@@ -155,7 +155,7 @@ pub(crate) fn log_object(rank: u64) -> ObjectId {
 
 /// Returns the key of the object of the namespace by which a rank's log is found.
 pub(crate) fn rank_key(rank: u64) -> nacre_object::Key {
-    key(&[RANK_KEY, &rank.to_be_bytes()].concat())
+    key_of([RANK_KEY, &rank.to_be_bytes()].concat())
 }
 
 /// Returns the guard that no intent has claimed the object.
@@ -546,10 +546,10 @@ impl Rank {
             }
             let mut transaction = Transaction::new()
                 .guard(Guard::Exists)
-                .change(WriteOp::SetKey { key: key(&name), value: value.clone() });
+                .change(WriteOp::SetKey { key: key_of(name.clone()), value: value.clone() });
             let stale = log.stale.len().min(STALE_MAX);
             for name in &log.stale[..stale] {
-                transaction = transaction.change(WriteOp::RemoveKey { key: key(name) });
+                transaction = transaction.change(WriteOp::RemoveKey { key: key_of(name.clone()) });
             }
             if self.change(&log_object(number), transaction).await? {
                 log.stale.drain(..stale);
