@@ -739,9 +739,8 @@ impl Calls {
         creation: Creation,
         flags: i32,
     ) -> Result<Attributes, Error> {
-        match self.rank.create(user, parent, name, creation).await {
-            // Who makes a file may write it whatever its permissions are.
-            Ok(made) => return self.rank.open_file(&Credentials::root(), made.ino, READ | WRITE).await,
+        match self.rank.create_open(user, parent, name, creation).await {
+            Ok(made) => return Ok(made),
             Err(Error::Exists) if flags & O_EXCL == 0 => {}
             Err(error) => return Err(error),
         }

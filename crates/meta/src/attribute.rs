@@ -1,15 +1,13 @@
 //! Attributes of inodes, extended ones too.
 
 use bytes::Bytes;
-use nacre_object::{Answer, KeyRange, ReadOp, Transaction, WriteOp};
+use nacre_object::{Answer, KeyRange, ReadOp, WriteOp};
 
 use crate::credentials::{Credentials, READ, WRITE};
 use crate::directory::{CHANGED, attribute_key};
 use crate::error::{Error, Result};
-use crate::inode::{Ino, Inode, InodeKind, Layout, RECORD, key};
-use crate::rank::{
-    ATTEMPTS_MAX, Loaded, LookupResult, Rank, at_version, nonsense, too_busy, unclaimed, versioned,
-};
+use crate::inode::{Ino, Inode, InodeKind, Layout, key};
+use crate::rank::{ATTEMPTS_MAX, Loaded, LookupResult, Rank, at_version, nonsense, too_busy, versioned};
 
 /// The maximum length of the name of an extended attribute, in bytes.
 pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
@@ -118,15 +116,12 @@ impl Rank {
             let now = self.now();
             apply(user, &mut inode, set, now)?;
             inode.ctime = now;
-            let mut transaction = Transaction::new()
-                .guard(at_version(key(RECORD), loaded.record))
-                .guard(unclaimed())
-                .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() });
+            let mut transaction = loaded.replacement(&inode);
             if set.mtime.is_some() {
                 // The time at which entries changed would hide the one that is set.
                 transaction = transaction.change(WriteOp::RemoveKey { key: key(CHANGED) });
             }
-            if self.change(&ino.object(), transaction).await? {
+            if self.change_inode(&loaded, transaction).await? {
                 return Ok(Attributes::of(&Loaded { inode, ..loaded }));
             }
         }
@@ -203,16 +198,14 @@ impl Rank {
                 _ => {}
             }
             let inode = Inode { ctime: self.now(), ..loaded.inode.clone() };
-            let transaction = Transaction::new()
-                .guard(at_version(key(RECORD), loaded.record))
+            let transaction = loaded
+                .replacement(&inode)
                 .guard(at_version(attribute_key(name), version))
-                .guard(unclaimed())
-                .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() })
                 .change(match &value {
                     Some(value) => WriteOp::SetKey { key: attribute_key(name), value: value.clone() },
                     None => WriteOp::RemoveKey { key: attribute_key(name) },
                 });
-            if self.change(&ino.object(), transaction).await? {
+            if self.change_inode(&loaded, transaction).await? {
                 return Ok(());
             }
         }

@@ -10,7 +10,7 @@ use nacre_object::{
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::{Error, Result};
 use crate::fragment::{Bounds, Fragment, Place};
-use crate::inode::{Content, Ino, InodeKind, LINKS_MAX, PREFIX};
+use crate::inode::{Content, Ino, Inode, InodeKind, LINKS_MAX, PREFIX};
 use crate::intent::intent_of;
 use crate::namespace::PAGE_ENTRIES_MAX;
 use crate::rank::{
@@ -488,7 +488,7 @@ impl Rank {
     /// Checks that entries and inodes fit: every link of an inode is an entry, and every entry is a link.
     async fn check_links(&self, repair: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
         for (ino, found) in &scan.entries {
-            for Found { directory, name, entry, version } in found {
+            for (place, Found { directory, name, entry, version }) in found.iter().enumerate() {
                 let shown = Escaped(name);
                 let Some(loaded) = scan.loaded.get(ino) else {
                     // A directory that is newer than the list of objects may hold what was moved there from others. One
@@ -496,7 +496,8 @@ impl Rank {
                     report.changed |= entry.kind == InodeKind::Directory
                         && matches!(self.find(*ino, Vec::new()).await?, LookupResult::Found(..));
                     match self.load_entry(*directory, entry).await? {
-                        // It was left to be made later, or is newer than the list of objects.
+                        // It is made later, or is newer than the list of objects.
+                        Some(loaded) if place == 0 => report.count(&loaded.inode),
                         Some(_) => {}
                         None => {
                             if self.has_entry_changed(*directory, name, *version).await? {
@@ -723,6 +724,18 @@ struct Found {
 impl Report {
     pub(crate) fn add(&mut self, text: String, repaired: bool) {
         self.findings.push(Finding { text, repaired });
+    }
+
+    /// Counts an inode that has a name.
+    fn count(&mut self, inode: &Inode) {
+        match inode.kind {
+            InodeKind::File => {
+                self.files += 1;
+                self.bytes += inode.size;
+            }
+            InodeKind::Directory => self.directories += 1,
+            _ => self.others += 1,
+        }
     }
 
     /// Counts an object of a content that is not the present one of its file. Those of one content come one after another.

@@ -17,7 +17,7 @@ use nacre_object::{Key, StoreError};
 
 use crate::codec::{Reader, Writer};
 use crate::error::{Error, Result};
-use crate::inode::{Ino, Inode, InodeKind, Layout, TARGET_BYTES_MAX, decode_layout, encode_layout, key};
+use crate::inode::{Ino, Inode, InodeKind, Layout, TARGET_BYTES_MAX, decode_layout, encode_layout, key_of};
 
 /// The maximum length of an entry's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -50,17 +50,17 @@ pub fn check_name(name: &[u8]) -> Result<()> {
 
 /// Returns the key of an entry, whose name was checked.
 pub(crate) fn entry_key(name: &[u8]) -> Key {
-    key(&[b"e", name].concat())
+    key_of([b"e", name].concat())
 }
 
 /// Returns the key of a link that has left a directory.
 pub(crate) fn gone_key(link: u64) -> Key {
-    key(&[&b"g"[..], &link.to_be_bytes()].concat())
+    key_of([&b"g"[..], &link.to_be_bytes()].concat())
 }
 
 /// Returns the key of an extended attribute, whose name was checked.
 pub(crate) fn attribute_key(name: &[u8]) -> Key {
-    key(&[b"x", name].concat())
+    key_of([b"x", name].concat())
 }
 
 /// Reads the link's id from the key of one that has left a directory.

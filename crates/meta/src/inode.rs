@@ -86,9 +86,14 @@ pub(crate) fn object(name: String) -> ObjectId {
     ObjectId::new(name).expect("all names of the namespace's objects are short")
 }
 
-/// Returns a key, given one of the crate's own that is neither empty nor long.
-pub(crate) fn key(bytes: &[u8]) -> Key {
-    Key::new(Bytes::copy_from_slice(bytes)).expect("all keys of the namespace are short")
+/// Returns one of the crate's own keys, which are neither empty nor long. It costs no copy.
+pub(crate) fn key(bytes: &'static [u8]) -> Key {
+    key_of(Bytes::from_static(bytes))
+}
+
+/// Returns a key that was put together from one of the crate's own and a number or a name that is not long.
+pub(crate) fn key_of(bytes: impl Into<Bytes>) -> Key {
+    Key::new(bytes).expect("all keys of the namespace are short")
 }
 
 /// The kind of an inode.

@@ -32,7 +32,7 @@ use crate::codec::{Reader, Writer};
 use crate::directory::{CLAIM, MOVES, NAME_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::fragment::{FRAGMENTS_MAX, Fragment, bound, has_bit, hash};
-use crate::inode::{Ino, key};
+use crate::inode::{Ino, key, key_of};
 use crate::quota::quota_object;
 use crate::rank::{
     ATTEMPTS_MAX, Rank, at_version, log_object, namespace_object, nonsense, too_busy, unclaimed, versioned,
@@ -77,11 +77,11 @@ impl Claim {
     }
 
     fn intent_key(self) -> Key {
-        key(&[INTENT_KEY, &self.number.to_be_bytes()].concat())
+        key_of([INTENT_KEY, &self.number.to_be_bytes()].concat())
     }
 
     fn outcome_key(self) -> Key {
-        key(&[OUTCOME_KEY, &self.number.to_be_bytes()].concat())
+        key_of([OUTCOME_KEY, &self.number.to_be_bytes()].concat())
     }
 
     fn guard(self) -> Guard {

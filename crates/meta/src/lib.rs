@@ -8,6 +8,7 @@ pub mod capability;
 mod check;
 mod clock;
 pub mod codec;
+mod create;
 mod credentials;
 mod directory;
 mod error;
@@ -28,6 +29,7 @@ mod remove;
 pub mod role;
 pub mod sequencer;
 pub mod service;
+mod unmade;
 pub mod wire;
 
 pub use attribute::{Attributes, SetAttributes, SetTime};

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
+use futures::future::join;
 use futures::{StreamExt, TryStreamExt, stream};
 use nacre_object::{Answer, Escaped, Guard, ReadOp, Transaction, WriteOp};
 
@@ -186,7 +187,9 @@ impl Rank {
     pub async fn lookup(&self, user: &Credentials, directory: Ino, name: &[u8]) -> Result<Attributes> {
         let (looked, inode) = self.look_up(directory, name).await?;
         user.check(&looked.directory.inode, EXECUTE)?;
-        inode.map(|inode| Attributes::of(&inode)).ok_or(Error::NotFound)
+        let inode = inode.ok_or(Error::NotFound)?;
+        self.remember(&inode).await?;
+        Ok(Attributes::of(&inode))
     }
 
     /// Returns the attributes of an inode.
@@ -312,6 +315,9 @@ impl Rank {
             let last = entries.last().map(|(name, _)| name.clone()).filter(|_| more);
             let inodes = entries.into_iter().map(async |(name, entry)| {
                 let inode = self.load_entry(directory, &entry).await?;
+                if let Some(inode) = &inode {
+                    self.remember(inode).await?;
+                }
                 Ok::<_, Error>(inode.map(|inode| listed(name, &entry, Some(Attributes::of(&inode)))))
             });
             let inodes: Vec<Option<Listed>> = stream::iter(inodes).buffered(READS_MAX).try_collect().await?;
@@ -322,63 +328,6 @@ impl Rank {
                 _ => return Ok(Page { entries, more }),
             }
         }
-    }
-
-    /// Makes an inode, and an entry for it.
-    ///
-    /// One transaction on the directory does it: the entry says what the inode is to be, and whoever finds the entry
-    /// without the inode makes that. It is made at once here, but nothing depends on it.
-    ///
-    /// # Errors
-    /// [`Error::Exists`], [`Error::Denied`], [`Error::NotDirectory`], [`Error::NotFound`] if the directory was removed;
-    /// [`Error::Invalid`] if the store does not hold such inodes: of a layout with objects that are too large for it, say.
-    pub async fn create(
-        &self,
-        user: &Credentials,
-        directory: Ino,
-        name: &[u8],
-        creation: Creation,
-    ) -> Result<Attributes> {
-        check_creation(&creation)?;
-        for _ in 0..ATTEMPTS_MAX {
-            let looked = self.look(directory, name).await?;
-            let parent = &looked.directory.inode;
-            user.check(parent, EXECUTE)?;
-            if looked.entry.is_some() {
-                return Err(Error::Exists);
-            }
-            user.check(parent, WRITE)?;
-            if let Some(layout) = creation.layout.filter(|layout| *layout != parent.layout) {
-                self.check_room(&layout).await?;
-            }
-            let number = self.next_id().await?;
-            let now = self.now();
-            let initial = initial(user, parent, &creation, now);
-            let quota = initial.quota;
-            let entry =
-                Entry { ino: Ino(number), link: number, kind: creation.kind.clone(), initial: Some(initial) };
-            let transaction = looked
-                .transaction(name, now)
-                .change(WriteOp::SetKey { key: entry_key(name), value: entry.encode() });
-            self.charge(quota, Usage::entry()).await?;
-            let changed = self.change(&looked.place.fragment.object(), transaction).await;
-            self.release_failed(quota, Usage::entry(), &changed).await;
-            if !changed? {
-                self.release(quota, Usage::entry()).await;
-                continue;
-            }
-            if let Some(inode) = entry.first_record(directory) {
-                let created = self.create_inode(entry.ino, &inode).await;
-                if let Err(error) = created {
-                    // The entry stands, and the inode is made by whoever needs it.
-                    tracing::debug!(%error, "an inode is left to be made later");
-                }
-                self.touch(&looked, now).await;
-                self.grew(&looked.place, name).await;
-                return Ok(Attributes::of_inode(entry.ino, &inode));
-            }
-        }
-        Err(too_busy())
     }
 
     /// Checks that the store lets objects have as many bytes as those of a layout, and some more: what is overwritten may take room beside
@@ -414,7 +363,7 @@ impl Rank {
                 return Err(Error::Exists);
             }
             user.check(&looked.directory.inode, WRITE)?;
-            let loaded = self.load(ino).await?;
+            let loaded = self.load_made(ino).await?;
             let mut inode = loaded.inode.clone();
             match inode.kind {
                 InodeKind::Directory => return Err(Error::NotPermitted),
@@ -522,12 +471,14 @@ impl Rank {
         keep: bool,
     ) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
-            let (source, moved) = self.look_up(from, from_name).await?;
+            // Side by side: nothing relies on their order, since the change is conditional on both entries.
+            let (source, destination) = join(self.look_up(from, from_name), self.look_up(to, to_name)).await;
+            let (source, moved) = source?;
             user.check(&source.directory.inode, EXECUTE)?;
             let (Some((entry, version)), Some(moved)) = (&source.entry, moved) else {
                 return Err(Error::NotFound);
             };
-            let (destination, victim) = self.look_up(to, to_name).await?;
+            let (destination, victim) = destination?;
             user.check(&destination.directory.inode, EXECUTE)?;
             check_removal(user, &source.directory.inode, &moved.inode)?;
             user.check(&destination.directory.inode, WRITE)?;
@@ -553,9 +504,12 @@ impl Rank {
             if let (Some(victim), Some((there, _))) = (&victim, &destination.entry) {
                 if there.ino == entry.ino {
                     // Two links to one inode: nothing happens, if both are there at the same time.
-                    match self.look(from, from_name).await?.entry_version() {
-                        now if now == *version => return Ok(()),
-                        _ => continue,
+                    // Each was looked at twice, and the second time after both had been there.
+                    let is_same = self.look(from, from_name).await?.entry_version() == *version
+                        && self.look(to, to_name).await?.entry_version() == destination.entry_version();
+                    match is_same {
+                        true => return Ok(()),
+                        false => continue,
                     }
                 }
                 check_removal(user, &destination.directory.inode, &victim.inode)?;
@@ -566,6 +520,8 @@ impl Rank {
                 }
             }
             let now = self.now();
+            // As long as the inode has no object, only the entry tells what it is.
+            let renamed = if moved.is_made() { entry.moved().encode() } else { entry.encode() };
             let (ours, theirs) = (source.place.fragment, destination.place.fragment);
             let there = destination.entry.as_ref().map(|(there, _)| there);
             let gone = there.filter(|there| there.kind != InodeKind::Directory);
@@ -579,7 +535,7 @@ impl Rank {
                     .guard(at_version(key(BOUNDS), destination.place.version))
                     .guard(at_version(entry_key(to_name), destination.entry_version()))
                     .change(WriteOp::RemoveKey { key: entry_key(from_name) })
-                    .change(WriteOp::SetKey { key: entry_key(to_name), value: entry.moved().encode() });
+                    .change(WriteOp::SetKey { key: entry_key(to_name), value: renamed });
                 if let Some(gone) = gone {
                     let value = gone_value(gone.ino);
                     transaction = transaction.change(WriteOp::SetKey { key: gone_key(gone.link), value });
@@ -589,7 +545,7 @@ impl Rank {
                 let mut parts = Vec::new();
                 let mut source_part = source.part(from_name, now).set(entry_key(from_name), None);
                 let add = |part: Part| {
-                    let part = part.set(entry_key(to_name), Some(entry.moved().encode()));
+                    let part = part.set(entry_key(to_name), Some(renamed));
                     match gone {
                         Some(gone) => part.set(gone_key(gone.link), Some(gone_value(gone.ino))),
                         None => part,
@@ -718,7 +674,7 @@ pub(crate) fn initial(user: &Credentials, parent: &Inode, creation: &Creation, n
     }
 }
 
-fn check_creation(creation: &Creation) -> Result<()> {
+pub(crate) fn check_creation(creation: &Creation) -> Result<()> {
     match &creation.kind {
         InodeKind::Symlink if creation.target.is_empty() => Err(Error::NotFound),
         InodeKind::Symlink if creation.target.len() > TARGET_BYTES_MAX => Err(Error::NameTooLong),

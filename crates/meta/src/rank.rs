@@ -22,13 +22,15 @@ use nacre_object::{
 };
 use parking_lot::Mutex;
 
+use crate::create::Recent;
 use crate::credentials::{Credentials, WRITE};
-use crate::directory::{CHANGED, CLAIM, Entry, MOVES, decode_time};
+use crate::directory::{CHANGED, CLAIM, MOVES, decode_time};
 use crate::error::{Error, Result};
 use crate::fragment::{Fragment, SPLIT_ENTRIES};
-use crate::inode::{Content, Ino, Inode, InodeKind, Layout, PREFIX, RECORD, SEQUENCER, key, object};
+use crate::inode::{Content, Ino, Inode, InodeKind, Layout, PREFIX, RECORD, SEQUENCER, key, key_of, object};
 use crate::intent::Claim;
 use crate::quota::Reserve;
+use crate::unmade::Unmade;
 
 /// The key of the version of the namespace's format, in the object of the namespace itself.
 pub(crate) const FORMAT_KEY: &[u8] = b"f";
@@ -77,11 +79,15 @@ pub struct Rank {
     clock: Clock,
     /// The number by which this rank's changes pass fences.
     token: AtomicU64,
-    exclusive: bool,
+    pub(crate) exclusive: bool,
     ids: futures::lock::Mutex<Ids>,
     log: futures::lock::Mutex<Log>,
     pub(crate) split_entries: u64,
     pub(crate) open: Mutex<HashMap<Ino, Open>>,
+    /// The inodes without objects whose numbers this rank has given out.
+    pub(crate) unmade: Unmade,
+    /// The directories in which something was made lately.
+    pub(crate) recent: Recent,
     /// This rank's reserves of quotas.
     pub(crate) reserves: Mutex<HashMap<u64, Reserve>>,
     /// The number of calls that have something to be finished by others if they do not finish it themselves.
@@ -128,12 +134,57 @@ pub(crate) struct Open {
 pub(crate) struct Loaded {
     pub ino: Ino,
     pub inode: Inode,
-    /// The version of the record's key.
+    /// The version of the record's key; 0 if the inode has no object yet ([`crate::unmade`]).
     pub record: u64,
     /// The version of the key of the last intent.
     pub moves: u64,
     /// The version of the object.
     pub version: u64,
+}
+
+impl Loaded {
+    /// Returns an inode that has no object yet.
+    pub fn unmade(ino: Ino, inode: Inode) -> Loaded {
+        Loaded { ino, inode, record: 0, moves: 0, version: 0 }
+    }
+
+    /// Returns whether the inode has an object.
+    pub fn is_made(&self) -> bool {
+        self.record != 0
+    }
+
+    /// Begins a transaction that replaces the record, on condition that nobody did so since it was loaded, and that no intent has
+    /// claimed the object.
+    pub fn replacement(&self, inode: &Inode) -> Transaction {
+        // The version of the key alone would let the transaction make an object again that was made and removed since.
+        let unchanged = match self.record {
+            0 => Guard::Version { version: 0 },
+            record => at_version(key(RECORD), record),
+        };
+        Transaction::new()
+            .guard(unchanged)
+            .guard(unclaimed())
+            .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() })
+    }
+}
+
+/// The object of an inode as it was read.
+struct ReadInode {
+    /// The inode, if there is one.
+    loaded: Option<Loaded>,
+    /// The version of the object.
+    version: u64,
+    /// The answers to further questions.
+    answers: Vec<Answer>,
+}
+
+impl ReadInode {
+    fn result(self) -> LookupResult {
+        match self.loaded {
+            Some(loaded) => LookupResult::Found(Box::new(loaded), self.answers),
+            None => LookupResult::Missing(self.version),
+        }
+    }
 }
 
 /// The result of looking for an inode.
@@ -155,7 +206,7 @@ pub(crate) fn log_object(rank: u64) -> ObjectId {
 
 /// Returns the key of the object of the namespace by which a rank's log is found.
 pub(crate) fn rank_key(rank: u64) -> nacre_object::Key {
-    key(&[RANK_KEY, &rank.to_be_bytes()].concat())
+    key_of([RANK_KEY, &rank.to_be_bytes()].concat())
 }
 
 /// Returns the guard that no intent has claimed the object.
@@ -214,6 +265,8 @@ impl Rank {
             split_entries: options.split_entries.unwrap_or(SPLIT_ENTRIES).max(1),
             reserves: Default::default(),
             open: Default::default(),
+            unmade: Default::default(),
+            recent: Default::default(),
             unfinished: Default::default(),
         };
         rank.begin(options.create, &options.owner).await?;
@@ -404,8 +457,24 @@ impl Rank {
     }
 
     /// Looks for an inode, and asks further questions about its object. If an intent has claimed the object, it is
-    /// brought to its end first: nobody sees one half of a change that spans objects.
+    /// brought to its end first: nobody sees one half of a change that spans objects. An inode whose number this rank has given out is
+    /// found before it has an object, too.
     pub(crate) async fn find(&self, ino: Ino, further: Vec<ReadOp>) -> Result<LookupResult> {
+        // In this order: a call that makes the inode in between forgets it when the object is there, and this call has seen it before.
+        let unmade = self.unmade.get(ino);
+        let mut read = self.read_inode(ino, further).await?;
+        if read.loaded.is_none() && read.version == 0 {
+            read.loaded = unmade.map(|inode| Loaded::unmade(ino, Inode::clone(&inode)));
+        }
+        Ok(read.result())
+    }
+
+    /// The same of an inode as its object has it.
+    pub(crate) async fn find_made(&self, ino: Ino, further: Vec<ReadOp>) -> Result<LookupResult> {
+        self.read_inode(ino, further).await.map(ReadInode::result)
+    }
+
+    async fn read_inode(&self, ino: Ino, further: Vec<ReadOp>) -> Result<ReadInode> {
         for _ in 0..ATTEMPTS_MAX {
             let mut reads = vec![
                 ReadOp::versioned_key(key(RECORD)),
@@ -415,12 +484,16 @@ impl Rank {
             ];
             reads.extend(further.iter().cloned());
             let mut done = self.read(&ino.object(), reads).await?;
+            if done.answers.len() < 4 + further.len() {
+                return Err(nonsense());
+            }
             if let Some(Answer::Value(Some(claim))) = done.answers.get(1) {
                 self.help(Claim::decode(claim)?, &ino.object()).await?;
                 continue;
             }
             let Some(record) = versioned(done.answers.first())? else {
-                return Ok(LookupResult::Missing(done.version));
+                let answers = done.answers.split_off(4);
+                return Ok(ReadInode { loaded: None, version: done.version, answers });
             };
             let mut inode = Inode::decode(&record.value)?;
             if let Some(Answer::Value(Some(time))) = done.answers.get(3) {
@@ -435,7 +508,8 @@ impl Rank {
                 moves: versioned(done.answers.get(2))?.map_or(0, |value| value.version),
                 version: done.version,
             };
-            return Ok(LookupResult::Found(Box::new(loaded), done.answers.split_off(4)));
+            let (loaded, version, answers) = (Some(loaded), done.version, done.answers.split_off(4));
+            return Ok(ReadInode { loaded, version, answers });
         }
         Err(too_busy())
     }
@@ -451,20 +525,6 @@ impl Rank {
         }
     }
 
-    /// Loads the inode of an entry, and makes it if it was never made. `None` if it was removed.
-    pub(crate) async fn load_entry(&self, directory: Ino, entry: &Entry) -> Result<Option<Loaded>> {
-        for _ in 0..ATTEMPTS_MAX {
-            match (self.find(entry.ino, Vec::new()).await?, entry.first_record(directory)) {
-                (LookupResult::Found(loaded, _), _) => return Ok(Some(*loaded)),
-                (LookupResult::Missing(0), Some(inode)) => {
-                    settled(self.create_inode(entry.ino, &inode).await)?
-                }
-                (LookupResult::Missing(_), _) => return Ok(None),
-            };
-        }
-        Err(too_busy())
-    }
-
     /// Makes an inode, unless there is one of that number or ever was.
     pub(crate) async fn create_inode(&self, ino: Ino, inode: &Inode) -> Result<bool> {
         let transaction = Transaction::new()
@@ -476,11 +536,16 @@ impl Rank {
     /// Replaces the record of an inode on condition that nobody did so since it was loaded. Returns false if somebody
     /// did.
     pub(crate) async fn store_inode(&self, loaded: &Loaded, inode: &Inode) -> Result<bool> {
-        let transaction = Transaction::new()
-            .guard(at_version(key(RECORD), loaded.record))
-            .guard(unclaimed())
-            .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() });
-        self.change(&loaded.ino.object(), transaction).await
+        self.change_inode(loaded, loaded.replacement(inode)).await
+    }
+
+    /// Applies a transaction that replaces the record of an inode and changes more of its object. Returns false if a guard did not hold.
+    pub(crate) async fn change_inode(&self, loaded: &Loaded, transaction: Transaction) -> Result<bool> {
+        let changed = self.change(&loaded.ino.object(), transaction).await?;
+        if changed && !loaded.is_made() {
+            self.unmade.forget(loaded.ino);
+        }
+        Ok(changed)
     }
 
     /// Changes the record of an inode, again and again until nobody else was faster.
@@ -547,10 +612,10 @@ impl Rank {
             }
             let mut transaction = Transaction::new()
                 .guard(Guard::Exists)
-                .change(WriteOp::SetKey { key: key(&name), value: value.clone() });
+                .change(WriteOp::SetKey { key: key_of(name.clone()), value: value.clone() });
             let stale = log.stale.len().min(STALE_MAX);
             for name in &log.stale[..stale] {
-                transaction = transaction.change(WriteOp::RemoveKey { key: key(name) });
+                transaction = transaction.change(WriteOp::RemoveKey { key: key_of(name.clone()) });
             }
             if self.change(&log_object(number), transaction).await? {
                 log.stale.drain(..stale);

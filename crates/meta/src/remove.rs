@@ -152,16 +152,18 @@ impl Rank {
         self.change(&fragment.object(), transaction).await.map(|_| ())
     }
 
+    /// Removes a link from its inode, and the inode with its last one.
     pub(crate) async fn drop_link(&self, ino: Ino, link: u64) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
-            match self.find(ino, Vec::new()).await? {
-                // It was never made, and must not be made any more.
+            match self.find_made(ino, Vec::new()).await? {
+                // It has no object, and must not get one any more.
                 LookupResult::Missing(0) => {
                     let transaction = Transaction::new()
                         .guard(Guard::Version { version: 0 })
                         .change(WriteOp::Create)
                         .change(WriteOp::Remove);
                     if self.change(&ino.object(), transaction).await? {
+                        self.unmade.forget(ino);
                         return Ok(());
                     }
                 }

@@ -8,3 +8,4 @@ mod model;
 mod quota;
 mod recovery;
 mod scheduler;
+mod unmade;

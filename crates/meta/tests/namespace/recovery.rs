@@ -316,6 +316,7 @@ fn a_check_reports_an_entry_without_inode_also_under_a_name_that_none_may_have()
     let (store, rank, a, _) = begin();
     at_once(&store, async {
         let x = rank.lookup(&Credentials::root(), a, b"x").await.unwrap().ino;
+        rank.write_file(x, 0, Bytes::from_static(b"content")).await.unwrap();
         let entry = value(&store, a, b"ex").await;
         set(&store, a, b"ea/b", entry).await;
         store.apply(&x.object(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
