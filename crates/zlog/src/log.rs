@@ -130,8 +130,7 @@ impl Log {
         let (sequencer, counter): (Arc<dyn Sequencer>, _) = match &options.sequencer {
             Some(sequencer) => (sequencer.clone(), None),
             None => {
-                let counter = StoreSequencer::new(store.clone(), layout::head(id)?);
-                let counter = Arc::new(counter.with_random(options.random.clone()));
+                let counter = Arc::new(StoreSequencer::new(store.clone(), layout::head(id)?));
                 let sequencer: Arc<dyn Sequencer> = counter.clone();
                 (sequencer, Some(counter))
             }
