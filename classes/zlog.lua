@@ -3,6 +3,10 @@
 --
 -- The format is that of the library (docs/zlog.md), so methods and the library's own transactions may be used on the same object.
 -- Arguments and results of several values are packed (nacre.pack), but for seal, whose result fits into what a stock OSD returns.
+--
+-- A write depends on the epoch and its own place, and on nothing that another write changes. Where the end is, is the size of the index:
+-- seal and max read it, and no write keeps a record of it. So in an OSD, which runs one method of an object after the other, writes at
+-- different places never fail for each other's sake.
 local EPOCH, INDEX, DATA = "epoch", "index", "data"
 local INDEX_BYTES, SLOT_BYTES, HEAD_BYTES = 16, 1 << 21, 8
 local PLACE_MAX, ENTRY_BYTES_MAX, TAGS_MAX, BATCH_MAX = (1 << 42) - 2, 1 << 20, 16, 4096

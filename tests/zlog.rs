@@ -161,7 +161,7 @@ fn a_log_whose_recovery_was_not_completed_is_listed_with_the_others() {
     // The log's sequencer has the next epoch and position already, and the log's map has not.
     let head = format!("nacre/zlog/{}/head", info["id"].as_str().unwrap());
     let counter = [7_u64.to_be_bytes(), 5_u64.to_be_bytes()].concat();
-    server.run_with(["keys", "set", &head, "sequencer", "-"], &counter).ok();
+    server.run_with(["keys", "set", &head, "installed", "-"], &counter).ok();
     let listed = run(&["ls", "--json"]).json();
     let shown = |index: usize| (&listed[index]["log"], &listed[index]["tail"], &listed[index]["recovering"]);
     assert_eq!(shown(0), (&json!("a"), &json!(5), &json!(true)));

@@ -198,7 +198,7 @@ export! {
     /// ```
     "The source of a log's positions." nacre_zlog::Sequencer;
     "A failure to get positions." nacre_zlog::SequencerError;
-    "A sequencer that needs nothing but the store: a counter in an object, which is raised by conditional transactions." nacre_zlog::StoreSequencer;
+    "A sequencer that needs nothing but the store: an object with a fork that has a byte for each position that was given out." nacre_zlog::StoreSequencer;
 }
 export! {
     /// ```

@@ -88,6 +88,8 @@ pub struct Follower {
     source: Source,
     /// True if nothing was found at the next position when all objects were asked.
     at_end: bool,
+    /// True if the last read came to the end of what was written, as far as it asked: the next one is likely to find nothing.
+    is_near_end: bool,
     /// The time since which something is known to be missing at the position that is read next.
     hole_since: Option<Instant>,
 }
@@ -95,7 +97,8 @@ pub struct Follower {
 impl Follower {
     pub(crate) fn new(log: Arc<Inner>, from: u64, options: FollowOptions) -> Self {
         let (ready, source) = (VecDeque::new(), Source::None);
-        Self { log, options, next: from, ready, source, at_end: false, hole_since: None }
+        let (at_end, is_near_end) = (false, false);
+        Self { log, options, next: from, ready, source, at_end, is_near_end, hole_since: None }
     }
 
     /// Returns the position after that of the last step: a follower that begins there goes on where this one is.
@@ -151,8 +154,11 @@ impl Follower {
         let upto = if self.at_end { self.run_end().min(all) } else { all };
         self.at_end = false;
         let begun = self.next;
-        let scan = self.log.scan(self.next, upto, self.options.tag.as_ref()).await?;
-        let mut written_after = None;
+        // If there is nothing, it has to be known before it waits whether anything is behind that. That takes no second round trip, but
+        // requests to all objects, which a follower that is far behind does not need.
+        let ends = self.is_near_end && upto == all;
+        let scan = self.log.scan(self.next, upto, self.options.tag.as_ref(), ends).await?;
+        let (mut is_missing, mut written_after) = (false, None);
         for (position, slot) in scan.slots {
             if position > self.next {
                 // Beyond the first one that is missing, only whether there is anything counts.
@@ -163,13 +169,17 @@ impl Follower {
                 continue;
             }
             match slot {
-                Some(Slot::Unwritten) => continue,
+                Some(Slot::Unwritten) => {
+                    is_missing = true;
+                    continue;
+                }
                 Some(Slot::Entry(entry)) => self.ready.push_back(Followed::Entry { position, entry }),
                 Some(Slot::Trimmed) => self.add_trimmed(position),
                 Some(Slot::Filled) | None => {}
             }
             self.next = position + 1;
         }
+        self.is_near_end = is_missing || upto < all;
         if self.next > begun {
             self.hole_since = None;
             if let Some(Followed::Trimmed { to, .. }) = self.ready.back_mut()

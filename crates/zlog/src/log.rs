@@ -130,8 +130,7 @@ impl Log {
         let (sequencer, counter): (Arc<dyn Sequencer>, _) = match &options.sequencer {
             Some(sequencer) => (sequencer.clone(), None),
             None => {
-                let counter = StoreSequencer::new(store.clone(), layout::head(id)?);
-                let counter = Arc::new(counter.with_random(options.random.clone()));
+                let counter = Arc::new(StoreSequencer::new(store.clone(), layout::head(id)?));
                 let sequencer: Arc<dyn Sequencer> = counter.clone();
                 (sequencer, Some(counter))
             }
@@ -207,7 +206,7 @@ impl Log {
         if from >= to {
             return Ok(Vec::new());
         }
-        let slots = self.inner.scan(from, to, None).await?.slots;
+        let slots = self.inner.scan(from, to, None, false).await?.slots;
         Ok(slots.into_iter().filter_map(|(position, slot)| Some((position, slot?))).collect())
     }
 
@@ -220,7 +219,7 @@ impl Log {
         if from >= to {
             return Ok(Tagged { slots: Vec::new(), next: from });
         }
-        let slots = self.inner.scan(from, to, Some(&tag.into())).await?.slots;
+        let slots = self.inner.scan(from, to, Some(&tag.into()), false).await?.slots;
         let next = slots.last().map_or(from, |(position, _)| position + 1);
         let slots = slots.into_iter().filter_map(|(position, slot)| Some((position, slot?)));
         Ok(Tagged { slots: slots.collect(), next })

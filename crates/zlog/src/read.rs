@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use nacre_object::{ByteRange, ObjectId, RangeRead};
 use parking_lot::Mutex;
 
@@ -162,8 +162,9 @@ impl Inner {
 
     /// Reads positions from `from` on, before `to`: at least one, which is not to be an empty range.
     ///
-    /// With a tag, entries whose signature says that they do not have it are left out, and are not read.
-    pub async fn scan(&self, from: u64, to: u64, tag: Option<&Bytes>) -> Result<Scan, LogError> {
+    /// With a tag, entries whose signature says that they do not have it are left out, and are not read. With `ends`, the objects that
+    /// have none of the positions are asked where they end, at the same time.
+    pub async fn scan(&self, from: u64, to: u64, tag: Option<&Bytes>, ends: bool) -> Result<Scan, LogError> {
         let mut patience = self.patience();
         loop {
             let known = self.known();
@@ -180,7 +181,7 @@ impl Inner {
                 return Ok(Scan { slots, ..Scan::default() });
             }
             let to = to.min(view.positions_end());
-            match self.scan_view(view, from, to, tag).await {
+            match self.scan_view(view, from, to, tag, ends && end == u64::MAX).await {
                 // Nothing is written to a view that another one follows.
                 Ok(scan) if end < u64::MAX => return Ok(Scan { written_end: Some(end), ..scan }),
                 Ok(scan) => return Ok(scan),
@@ -195,6 +196,7 @@ impl Inner {
         from: u64,
         to: u64,
         tag: Option<&Bytes>,
+        ends: bool,
     ) -> Result<Scan, StripeError> {
         let parts: Vec<_> = view.parts(from, to).collect();
         let objects: Vec<ObjectId> =
@@ -206,14 +208,18 @@ impl Inner {
             let data_bytes = if number == 0 { guess } else { 0 };
             self.stripe(object, view).read(part.place, part.count, data_bytes)
         });
-        let indices = try_join_all(reads).await?;
-        let written_end = match parts.len() == view.width as usize {
-            true => {
-                let parts = parts.iter().zip(&indices);
-                parts.map(|(part, indices)| view.position_after(part.object, indices.end)).max()
-            }
-            false => None,
-        };
+        let mut others = Vec::new();
+        if ends {
+            let mut is_other = vec![true; view.width as usize];
+            parts.iter().for_each(|part| is_other[part.object as usize] = false);
+            others.extend((0..view.width).filter(|index| is_other[*index as usize]));
+        }
+        let asks_all = parts.len() + others.len() == view.width as usize;
+        let others = others.into_iter().map(|index| self.end_of(view, index));
+        let (indices, others) = try_join(try_join_all(reads), try_join_all(others)).await?;
+        let read = parts.iter().zip(&indices);
+        let read = read.map(|(part, indices)| view.position_after(part.object, indices.end));
+        let written_end = if asks_all { read.chain(others).max() } else { None };
         // The index of each position, with the part that it is of and its place there; as far as all answers go.
         let mut found = vec![None; (to - from) as usize];
         for (number, (part, indices)) in parts.iter().zip(&indices).enumerate() {
@@ -303,6 +309,13 @@ impl Inner {
         Ok(Scan { slots, written_end })
     }
 
+    /// Returns the position after the last one of an object of a view that anything was written to.
+    async fn end_of(&self, view: &View, index: u32) -> Result<u64, StripeError> {
+        let object = layout::object(self.id, view, index)?;
+        let end = self.stripe(&object, view).end().await?;
+        Ok(view.position_after(index, end))
+    }
+
     /// Returns the first position of the view of a position that nothing was written to, nor to any after it.
     pub async fn written_end(&self, position: u64) -> Result<u64, LogError> {
         let mut patience = self.patience();
@@ -312,11 +325,7 @@ impl Inner {
             if end < u64::MAX {
                 return Ok(end);
             }
-            let ends = (0..view.width).map(|index| async move {
-                let object = layout::object(self.id, view, index)?;
-                let end = self.stripe(&object, view).end().await?;
-                Ok(view.position_after(index, end))
-            });
+            let ends = (0..view.width).map(|index| self.end_of(view, index));
             match try_join_all(ends).await {
                 Ok(ends) => return Ok(ends.into_iter().max().unwrap_or(view.start)),
                 Err(error) => self.again(&known, error, &mut patience).await?,

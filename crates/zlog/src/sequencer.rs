@@ -9,21 +9,26 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use nacre_map::Random;
+use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{
-    Answer, Check, ErrorKind, Found, Guard, Key, ObjectId, ObjectStore, Outcome, ReadOp, StoreError,
-    Transaction, WriteOp,
+    Answer, ByteRange, Check, ErrorKind, Fork, Found, Guard, Key, ObjectId, ObjectStore, Outcome, ReadOp,
+    Refusal, StoreError, Transaction, WriteOp,
 };
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 /// The number of changes of the counter, with nobody else's in between, after which a handle takes itself to append alone.
-const UNDISTURBED_MIN: u32 = 4;
-/// The number of transactions that others may spoil before the next one waits for a moment.
-const LOSSES_WITHOUT_PAUSE: u32 = 8;
+const UNDISTURBED_MIN: u32 = 8;
 /// The time for which a request waits for its turn: who has it may be in a runtime that does not run at the moment.
 const TURN_TIME_MAX: Duration = Duration::from_secs(5);
+/// The number of positions that one append takes at most: each is a byte of the transaction.
+const APPEND_MAX: u64 = 64 << 10;
+/// The number of positions after which the bytes of those before are given back.
+const FREED_EVERY: u64 = 1024;
+
+/// The bytes that are appended for positions.
+static ZEROS: [u8; APPEND_MAX as usize] = [0; APPEND_MAX as usize];
 
 /// A failure to get positions.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -59,27 +64,35 @@ pub trait Sequencer: Send + Sync {
     fn install(&self, epoch: u64, tail: u64) -> BoxFuture<'_, Result<(), SequencerError>>;
 }
 
-/// A sequencer that needs nothing but the store: a counter in an object, which is raised by conditional transactions.
+/// A sequencer that needs nothing but the store: an object with a fork that has a byte for each position that was given out.
 ///
-/// A transaction's condition is the counter that the client saw last. If another client was faster, the refusal says what the
-/// counter is now. The counter is as durable as the store makes all writes, before an append is acknowledged.
+/// Positions are taken by an append to that fork. Its only condition is the epoch, which appends do not change: so however many
+/// clients take positions at a time, none refuses another one, and each takes those behind what the fork had before its append. The
+/// counter, which is where the epoch began and the size of the fork together, is as durable as the store makes all writes, before an
+/// append to the log is acknowledged.
 ///
-/// Requests of one process take turns: one transaction is on its way at a time, and takes positions for all requests that wait then. So
-/// it may be refused for the sake of other processes only.
+/// Requests of one process take turns: one transaction is on its way at a time, and takes positions for all requests that wait then.
 #[derive(derive_more::Debug)]
 #[debug("StoreSequencer")]
 pub struct StoreSequencer {
     store: Arc<dyn ObjectStore>,
     head: ObjectId,
-    /// The greatest counter that was seen.
-    seen: Mutex<Option<Counter>>,
+    known: Mutex<Known>,
     /// Requests that no transaction takes positions for yet.
     waiting: Mutex<Vec<Request>>,
     /// Locked by the request whose transaction is on its way.
     turn: tokio::sync::Mutex<()>,
     /// The number of changes of the counter since another client's, or since several requests waited at a time.
     undisturbed: AtomicU32,
-    random: Random,
+}
+
+/// What a handle knows of the counter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// The counter as it was installed for the epoch.
+    installed: Option<Counter>,
+    /// The greatest counter that was seen.
+    seen: Option<Counter>,
 }
 
 /// A request for positions.
@@ -89,6 +102,15 @@ struct Request {
     reply: oneshot::Sender<Result<u64, SequencerError>>,
 }
 
+/// The result of an attempt to raise the counter from one position to another.
+enum Replaced {
+    Done,
+    /// The counter is at this position instead.
+    Found(u64),
+    /// The counter was installed otherwise than was known.
+    Installed,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Counter {
     epoch: u64,
@@ -96,7 +118,6 @@ struct Counter {
 }
 
 impl Counter {
-    /// Returns the bytes of the counter, which are compared as counters are.
     fn encode(self) -> Bytes {
         Bytes::from([self.epoch.to_be_bytes(), self.tail.to_be_bytes()].concat())
     }
@@ -105,10 +126,35 @@ impl Counter {
         let (epoch, tail) = value.split_first_chunk::<8>()?;
         Some(Counter { epoch: u64::from_be_bytes(*epoch), tail: u64::from_be_bytes(tail.try_into().ok()?) })
     }
+
+    /// Returns the guard of whatever changes a counter that was installed like this. Only installations refuse it.
+    fn guard(self) -> Guard {
+        Guard::Key { key: installed_key(), check: Check::Equal(self.encode()) }
+    }
 }
 
-fn key() -> Key {
+/// The key with the counter as it was installed for its epoch.
+fn installed_key() -> Key {
+    Key::new("installed").expect("the name is short and not empty")
+}
+
+/// The key in which earlier versions kept the counter itself, and replaced it with every change.
+fn replaced_key() -> Key {
     Key::new("sequencer").expect("the name is short and not empty")
+}
+
+/// The fork with a byte for each position that was given out since the installation.
+fn taken_fork() -> Fork {
+    Fork::new("taken").expect("the name is short")
+}
+
+/// The read of the number of positions that were given out since the installation.
+fn taken_size() -> ReadOp {
+    ReadOp::Extents { fork: taken_fork(), range: ByteRange::new(0, 0) }
+}
+
+fn append(count: u64) -> WriteOp {
+    WriteOp::Append { fork: taken_fork(), data: Bytes::from_static(&ZEROS[..count as usize]) }
 }
 
 impl StoreSequencer {
@@ -117,23 +163,17 @@ impl StoreSequencer {
         Self {
             store,
             head,
-            seen: Mutex::new(None),
+            known: Mutex::default(),
             waiting: Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
             undisturbed: AtomicU32::new(0),
-            random: Random::default(),
         }
     }
 
-    /// Replaces the source of pauses; without this, nobody can foresee them.
-    pub fn with_random(self, random: Random) -> Self {
-        Self { random, ..self }
-    }
-
-    fn decode(&self, value: Option<Bytes>) -> Result<Counter, SequencerError> {
+    fn decode(&self, value: Option<&Bytes>) -> Result<Counter, SequencerError> {
         let Some(value) = value else { return Err(SequencerError::Epoch(None)) };
-        Counter::decode(&value).ok_or_else(|| {
-            let text = format!("key \"sequencer\" of object \"{}\" is not a sequencer's", self.head);
+        Counter::decode(value).ok_or_else(|| {
+            let text = format!("a key of object \"{}\" is not a sequencer's", self.head);
             StoreError::new(ErrorKind::Corrupt, text).into()
         })
     }
@@ -144,25 +184,43 @@ impl StoreSequencer {
         StoreError::new(ErrorKind::Corrupt, text).into()
     }
 
-    async fn counter(&self, epoch: u64) -> Result<Counter, SequencerError> {
-        let transaction = Transaction::new().read(ReadOp::Key { key: key() });
-        let Outcome::Done(mut done) = self.store.apply(&self.head, transaction).await? else {
+    /// Reads the counter of an epoch. Returns it as it was installed, and as it is.
+    async fn look(&self, epoch: u64) -> Result<(Counter, Counter), SequencerError> {
+        let transaction = Transaction::new()
+            .read(ReadOp::Key { key: installed_key() })
+            .read(ReadOp::Key { key: replaced_key() })
+            .read(taken_size());
+        let Outcome::Done(done) = self.store.apply(&self.head, transaction).await? else {
             return Err(self.nonsense());
         };
-        let Some(Answer::Value(value)) = done.answers.pop() else { return Err(self.nonsense()) };
-        let counter = self.decode(value)?;
-        if self.saw(counter).is_some_and(|before| before < counter) {
+        let [Answer::Value(installed), Answer::Value(replaced), Answer::Range(taken)] = &done.answers[..]
+        else {
+            return Err(self.nonsense());
+        };
+        let installed = self.decode(installed.as_ref().or(replaced.as_ref()))?;
+        let tail = installed.tail.checked_add(taken.size).ok_or_else(|| self.nonsense())?;
+        let now = Counter { tail, ..installed };
+        let before = {
+            let mut known = self.known.lock();
+            let before = known.seen;
+            // An answer may be older than one that came before it.
+            *known = Known { installed: Some(installed), seen: before.max(Some(now)) };
+            before
+        };
+        if before.is_some_and(|before| before < now) {
             self.disturbed();
         }
-        if counter.epoch == epoch { Ok(counter) } else { Err(SequencerError::Epoch(Some(counter.epoch))) }
+        if now.epoch == epoch { Ok((installed, now)) } else { Err(SequencerError::Epoch(Some(now.epoch))) }
     }
 
-    /// Notes a counter, and returns the one that was seen before. An answer may be older than one that came before it.
-    fn saw(&self, counter: Counter) -> Option<Counter> {
-        let mut seen = self.seen.lock();
-        let before = *seen;
-        *seen = before.max(Some(counter));
-        before
+    /// Returns the counter of an epoch as it was installed, if that is known.
+    fn installed(&self, epoch: u64) -> Option<Counter> {
+        self.known.lock().installed.filter(|installed| installed.epoch == epoch)
+    }
+
+    /// Returns the greatest position that this has seen the counter of an epoch at.
+    pub(crate) fn seen(&self, epoch: u64) -> Option<u64> {
+        self.known.lock().seen.filter(|seen| seen.epoch == epoch).map(|seen| seen.tail)
     }
 
     /// Notes that this is not the only one who takes positions.
@@ -174,58 +232,130 @@ impl StoreSequencer {
         self.undisturbed.load(Ordering::Relaxed) >= UNDISTURBED_MIN
     }
 
-    /// Notes a change of the counter from what it was left at.
-    fn changed(&self, to: Counter) {
-        self.saw(to);
-        let changes = self.undisturbed.load(Ordering::Relaxed);
-        self.undisturbed.store(changes.saturating_add(1), Ordering::Relaxed);
-    }
-
-    /// Replaces the counter if it is as expected; otherwise returns what it is.
-    async fn replace(&self, from: Counter, to: Counter) -> Result<Result<(), Counter>, SequencerError> {
-        let guard = Guard::Key { key: key(), check: Check::Equal(from.encode()) };
-        let write = WriteOp::SetKey { key: key(), value: to.encode() };
-        match self.store.apply(&self.head, Transaction::new().guard(guard).change(write)).await? {
-            Outcome::Done(_) => {
-                self.changed(to);
-                Ok(Ok(()))
+    /// Notes a change of the counter of an epoch by this handle.
+    fn changed(&self, epoch: u64, from: u64, to: u64) {
+        let before = self.known.lock().seen.replace(Counter { epoch, tail: to });
+        match before.is_none_or(|before| before == Counter { epoch, tail: from }) {
+            true => {
+                let changes = self.undisturbed.load(Ordering::Relaxed);
+                self.undisturbed.store(changes.saturating_add(1), Ordering::Relaxed);
             }
-            Outcome::Refused(refusal) => {
-                let Found::Value(value) = refusal.found else { return Err(self.nonsense()) };
-                let found = self.decode(value)?;
-                // Also if it is less: a store that does not make every write durable may have lost what was seen.
-                *self.seen.lock() = Some(found);
-                self.disturbed();
-                Ok(Err(found))
-            }
+            false => self.disturbed(),
         }
     }
 
+    /// Begins a change that takes positions. From time to time it also gives back the bytes of those that were taken long ago: the
+    /// size of the fork stays, and its content is never read.
+    fn change(&self, installed: Counter, count: u64) -> Transaction {
+        let transaction = Transaction::new().guard(installed.guard());
+        let taken = self.seen(installed.epoch).and_then(|seen| seen.checked_sub(installed.tail)).unwrap_or(0);
+        if taken == 0 || taken / FREED_EVERY == taken.saturating_add(count) / FREED_EVERY {
+            return transaction;
+        }
+        let range = ByteRange::new(0, taken.min(OFFSET_MAX));
+        transaction.change(WriteOp::Zero { fork: taken_fork(), range })
+    }
+
+    /// Takes positions, at most [`APPEND_MAX`], behind all that anybody has taken. Returns `None` if the counter was installed
+    /// otherwise than was known.
+    async fn take(&self, installed: Counter, count: u64) -> Result<Option<u64>, SequencerError> {
+        // The size is that before the append. Beside both there is to be nothing in most transactions: then a server can answer one
+        // again whose reply was lost.
+        let transaction = self.change(installed, count).read(taken_size()).change(append(count));
+        match self.store.apply(&self.head, transaction).await? {
+            Outcome::Done(mut done) => {
+                let Some(Answer::Range(taken)) = done.answers.pop() else { return Err(self.nonsense()) };
+                let first = installed.tail.checked_add(taken.size).ok_or_else(|| self.nonsense())?;
+                let end = first.checked_add(count).ok_or_else(|| self.nonsense())?;
+                self.changed(installed.epoch, first, end);
+                Ok(Some(first))
+            }
+            Outcome::Refused(refusal) => self.refused(installed, refusal).await.map(|()| None),
+        }
+    }
+
+    /// Raises the counter from a position to another one, if it is at the first of them.
+    async fn replace(&self, installed: Counter, from: u64, to: u64) -> Result<Replaced, SequencerError> {
+        let Some(size) = from.checked_sub(installed.tail) else {
+            // It was seen before a store that does not make every write durable lost it.
+            *self.known.lock() = Known::default();
+            return Ok(Replaced::Installed);
+        };
+        let count = to - from;
+        let write = match count <= APPEND_MAX {
+            true => append(count),
+            false => {
+                let end = size.checked_add(count).filter(|end| *end <= OFFSET_MAX);
+                WriteOp::Truncate { fork: taken_fork(), size: end.ok_or_else(no_more_positions)? }
+            }
+        };
+        let transaction = self.change(installed, count).if_size(taken_fork(), size).change(write);
+        let refusal = match self.store.apply(&self.head, transaction).await? {
+            Outcome::Done(_) => {
+                self.changed(installed.epoch, from, to);
+                return Ok(Replaced::Done);
+            }
+            Outcome::Refused(refusal) => refusal,
+        };
+        let Found::Size(size) = refusal.found else {
+            return self.refused(installed, refusal).await.map(|()| Replaced::Installed);
+        };
+        let found = installed.tail.checked_add(size).filter(|found| *found != from);
+        let found = found.ok_or_else(|| self.nonsense())?;
+        self.disturbed();
+        // Also if it is less: a store that does not make every write durable may have lost what was seen.
+        self.known.lock().seen = Some(Counter { tail: found, ..installed });
+        Ok(Replaced::Found(found))
+    }
+
+    /// Takes notice that the counter was not installed as was known. Returns when the change is to be made again.
+    async fn refused(&self, installed: Counter, refusal: Refusal) -> Result<(), SequencerError> {
+        let Found::Value(value) = refusal.found else { return Err(self.nonsense()) };
+        self.disturbed();
+        *self.known.lock() = Known::default();
+        if value.is_none() {
+            return self.adopt(installed).await;
+        }
+        match self.decode(value.as_ref())? {
+            found if found.epoch != installed.epoch => Err(SequencerError::Epoch(Some(found.epoch))),
+            found if found == installed => Err(self.nonsense()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the counter of an earlier version one of this version. The old key goes, so that programs that would go on counting
+    /// there find no sequencer.
+    async fn adopt(&self, counter: Counter) -> Result<(), SequencerError> {
+        let transaction = Transaction::new()
+            .guard(Guard::Key { key: installed_key(), check: Check::Absent })
+            .guard(Guard::Key { key: replaced_key(), check: Check::Equal(counter.encode()) })
+            .change(WriteOp::SetKey { key: installed_key(), value: counter.encode() })
+            .change(WriteOp::RemoveKey { key: replaced_key() });
+        // If it is refused, somebody was faster, or the log is gone: the counter is read again in any case.
+        self.store.apply(&self.head, transaction).await?;
+        Ok(())
+    }
+
     /// Raises the counter of an epoch to a position, if it is less. Returns what it was; `None` if it was as great already. This may be
-    /// repeated, and nothing but another epoch refuses it.
+    /// repeated, and nothing but another epoch refuses it: who raises it meanwhile brings it nearer to the position.
     ///
     /// # Errors
     /// As [`Sequencer::next`].
     pub(crate) async fn raise(&self, epoch: u64, tail: u64) -> Result<Option<u64>, SequencerError> {
-        let to = Counter { epoch, tail };
-        let guard = Guard::Key { key: key(), check: Check::Less(to.encode()) };
-        let write = WriteOp::SetKey { key: key(), value: to.encode() };
-        let transaction = Transaction::new().guard(guard).read(ReadOp::Key { key: key() }).change(write);
-        let (value, raised) = match self.store.apply(&self.head, transaction).await? {
-            Outcome::Done(mut done) => match done.answers.pop() {
-                Some(Answer::Value(value)) => (value, true),
-                _ => return Err(self.nonsense()),
-            },
-            Outcome::Refused(refusal) => match refusal.found {
-                Found::Value(value) => (value, false),
-                _ => return Err(self.nonsense()),
-            },
-        };
-        let before = self.decode(value)?;
-        self.saw(if raised { to } else { before });
-        match before.epoch == epoch {
-            true => Ok(raised.then_some(before.tail)),
-            false => Err(SequencerError::Epoch(Some(before.epoch))),
+        loop {
+            let guess = self.installed(epoch).zip(self.seen(epoch).filter(|seen| *seen < tail));
+            let (installed, from) = match guess {
+                Some(guess) => guess,
+                None => self.look(epoch).await.map(|(installed, now)| (installed, now.tail))?,
+            };
+            if from >= tail {
+                return Ok(None);
+            }
+            match self.replace(installed, from, tail).await? {
+                Replaced::Done => return Ok(Some(from)),
+                Replaced::Found(found) if found >= tail => return Ok(None),
+                Replaced::Found(_) | Replaced::Installed => {}
+            }
         }
     }
 
@@ -243,11 +373,6 @@ impl StoreSequencer {
         }
     }
 
-    /// Returns the greatest position that this has seen the counter of an epoch at.
-    pub(crate) fn seen(&self, epoch: u64) -> Option<u64> {
-        self.seen.lock().filter(|seen| seen.epoch == epoch).map(|seen| seen.tail)
-    }
-
     /// Takes positions for all requests of an epoch, and answers them. The caller has the turn.
     async fn take_for_all(&self, epoch: u64) {
         let mut requests = Vec::new();
@@ -261,37 +386,28 @@ impl StoreSequencer {
     }
 
     async fn take_together(&self, epoch: u64, requests: &mut Vec<Request>) -> Result<u64, SequencerError> {
+        // If the counter cannot be read, all that wait are told.
         self.admit(epoch, requests);
-        let seen = *self.seen.lock();
-        let mut counter = match seen.filter(|seen| seen.epoch == epoch) {
-            Some(counter) => counter,
-            None => self.counter(epoch).await?,
-        };
-        let mut losses: u32 = 0;
         loop {
-            if counter.epoch != epoch {
-                return Err(SequencerError::Epoch(Some(counter.epoch)));
-            }
-            // Also those that have come since the last attempt: it is only now that positions are taken.
+            let installed = match self.installed(epoch) {
+                Some(installed) => installed,
+                None => self.look(epoch).await?.0,
+            };
+            // Those that have come since, too: it is only now that positions are taken.
             self.admit(epoch, requests);
             if requests.is_empty() {
-                return Ok(counter.tail);
+                return Ok(installed.tail);
             }
             let count = requests.iter().fold(0, |sum: u64, request| sum.saturating_add(request.count));
-            let Some(tail) = counter.tail.checked_add(count) else {
-                let text = "the log has no more positions";
-                return Err(StoreError::new(ErrorKind::OutOfSpace, text).into());
-            };
-            match self.replace(counter, Counter { epoch, tail }).await? {
-                Ok(()) => return Ok(counter.tail),
-                Err(found) => counter = found,
-            }
-            // Somebody is first each time, so all together go on; those who lose again and again come apart.
-            losses += 1;
-            if losses > LOSSES_WITHOUT_PAUSE {
-                let longest = Duration::from_micros(100 << (losses - LOSSES_WITHOUT_PAUSE).min(5));
-                tokio::time::sleep(self.random.part(longest)).await;
-                counter = self.counter(epoch).await?;
+            let seen = self.seen(epoch).unwrap_or(installed.tail);
+            let tail = seen.checked_add(count).ok_or_else(no_more_positions)?;
+            if count > APPEND_MAX {
+                // More than fit into a transaction: the counter is raised from where it was seen last.
+                if let Replaced::Done = self.replace(installed, seen, tail).await? {
+                    return Ok(seen);
+                }
+            } else if let Some(first) = self.take(installed, count).await? {
+                return Ok(first);
             }
         }
     }
@@ -320,8 +436,8 @@ pub(crate) struct Turn<'a> {
 impl Turn<'_> {
     /// Returns the position that is given out next; `None` if another process has taken some, or if it cannot be learnt.
     pub(crate) async fn read(&self, epoch: u64) -> Option<u64> {
-        let counter = self.sequencer.counter(epoch).await.ok()?;
-        self.sequencer.is_undisturbed().then_some(counter.tail)
+        let (_, now) = self.sequencer.look(epoch).await.ok()?;
+        self.sequencer.is_undisturbed().then_some(now.tail)
     }
 
     /// As [`StoreSequencer::raise`], of a counter that was read as `from`.
@@ -372,37 +488,49 @@ impl Sequencer for StoreSequencer {
     }
 
     fn read(&self, epoch: u64) -> BoxFuture<'_, Result<u64, SequencerError>> {
-        Box::pin(async move { Ok(self.counter(epoch).await?.tail) })
+        Box::pin(async move { self.look(epoch).await.map(|(_, now)| now.tail) })
     }
 
     fn install(&self, epoch: u64, tail: u64) -> BoxFuture<'_, Result<(), SequencerError>> {
         Box::pin(async move {
             let to = Counter { epoch, tail };
             loop {
-                let read = Transaction::new().read(ReadOp::Key { key: key() });
-                let Outcome::Done(mut done) = self.store.apply(&self.head, read).await? else {
+                let read = Transaction::new()
+                    .read(ReadOp::Key { key: installed_key() })
+                    .read(ReadOp::Key { key: replaced_key() });
+                let Outcome::Done(done) = self.store.apply(&self.head, read).await? else {
                     return Err(self.nonsense());
                 };
-                let Some(Answer::Value(value)) = done.answers.pop() else { return Err(self.nonsense()) };
-                let check = match value {
-                    None => Check::Absent,
-                    Some(value) => {
-                        let found = self.decode(Some(value.clone()))?;
-                        if found.epoch >= epoch {
-                            return Err(SequencerError::Epoch(Some(found.epoch)));
-                        }
-                        Check::Equal(value)
-                    }
+                let [Answer::Value(installed), Answer::Value(replaced)] = &done.answers[..] else {
+                    return Err(self.nonsense());
                 };
-                let guard = Guard::Key { key: key(), check };
-                let write = WriteOp::SetKey { key: key(), value: to.encode() };
-                if let Outcome::Done(_) =
-                    self.store.apply(&self.head, Transaction::new().guard(guard).change(write)).await?
-                {
-                    self.saw(to);
+                for value in [installed, replaced].into_iter().flatten() {
+                    let found = self.decode(Some(value))?;
+                    if found.epoch >= epoch {
+                        return Err(SequencerError::Epoch(Some(found.epoch)));
+                    }
+                }
+                // Whoever takes positions in between is counted by the epoch before, and refused from here on.
+                let is = |value: &Option<Bytes>| value.clone().map_or(Check::Absent, Check::Equal);
+                let mut transaction = Transaction::new()
+                    .guard(Guard::Key { key: installed_key(), check: is(installed) })
+                    .guard(Guard::Key { key: replaced_key(), check: is(replaced) })
+                    .change(WriteOp::SetKey { key: installed_key(), value: to.encode() });
+                if replaced.is_some() {
+                    transaction = transaction.change(WriteOp::RemoveKey { key: replaced_key() });
+                }
+                if installed.is_some() {
+                    transaction = transaction.change(WriteOp::RemoveFork { fork: taken_fork() });
+                }
+                if let Outcome::Done(_) = self.store.apply(&self.head, transaction).await? {
+                    *self.known.lock() = Known { installed: Some(to), seen: Some(to) };
                     return Ok(());
                 }
             }
         })
     }
+}
+
+fn no_more_positions() -> SequencerError {
+    StoreError::new(ErrorKind::OutOfSpace, "the log has no more positions").into()
 }

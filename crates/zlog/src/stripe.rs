@@ -3,6 +3,12 @@
 //! Every request is one transaction, guarded by the epoch that the object was sealed with last: one that is tagged with another
 //! epoch is refused. Entries are written once: the guard of a write is that nothing was ever written at its places, which holds no
 //! more once they were filled or trimmed. `classes/zlog.lua` keeps to the same format and the same rules.
+//!
+//! Writes at different places never refuse each other, in whatever order they come. Their guards are about their own places and the
+//! epoch, which none of them changes, and they change nothing else: no counter, and no record of the greatest place, which is the
+//! size of the index. A seal replaces the epoch and reads that size in one transaction. Whatever was acknowledged before is within
+//! the size; whatever comes later is refused by its epoch. So nothing that was acknowledged is missing in the tail that a recovery
+//! finds, and nothing of an earlier epoch is written behind it.
 
 use bytes::Bytes;
 use nacre_object::{

@@ -13,5 +13,6 @@ mod suite {
     pub mod recovery;
     #[path = "../../examples/replicated_map/replica.rs"]
     pub mod replica;
+    pub mod sequencer;
     pub mod turns;
 }

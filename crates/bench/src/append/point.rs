@@ -52,7 +52,7 @@ pub(crate) enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Sequencing {
-    /// The counter in the store, raised by conditional transactions.
+    /// The counter in the store, raised by appends to a fork.
     Store,
     /// The metadata rank's, asked for each batch.
     RoundTrip,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use nacre_object::ReadOp;
 use nacre_zlog::{
-    Entry, FollowOptions, Followed, LogError, Sequencer as _, Shape, Slot, StoreSequencer, layout,
+    Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Sequencer as _, Shape, Slot,
+    StoreSequencer, layout,
 };
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
@@ -88,19 +89,33 @@ async fn a_follower_asks_all_objects_once_before_it_waits_and_one_when_an_entry_
         }
         Fate::Done
     });
-    let log = log_on(store, 3, 2).await;
-    let mut follower = log.follow(0, FollowOptions::default());
-    for number in 0..12 {
-        let mut waits = Box::pin(follower.next());
-        requests.store(0, Ordering::Relaxed);
-        assert!(timeout(Duration::from_millis(100), &mut waits).await.is_err());
-        assert_eq!(requests.swap(0, Ordering::Relaxed), 3, "entry {number}");
-        let entry = Entry::new(vec![number; 4096]);
-        log.append(entry.clone()).await.unwrap();
-        let position = u64::from(number);
-        assert_eq!(timeout(FOREVER, waits).await.unwrap(), Ok(Followed::Entry { position, entry }));
-        // It learns from the first entry how long they are.
-        assert_eq!(requests.load(Ordering::Relaxed), 1 + u64::from(number == 0), "entry {number}");
+    // Also where one read of positions does not concern all objects.
+    for unit in [2, 2000] {
+        let name = format!("log of unit {unit}");
+        let directory = Directory::new(store.clone()).unwrap();
+        directory.create(&name, Shape { width: 3, unit }).await.unwrap();
+        let log = Log::open(store.clone(), &name, Options::default()).await.unwrap();
+        let mut follower = log.follow(0, FollowOptions::default());
+        // A follower does not know yet that it is at the end.
+        assert!(timeout(Duration::from_millis(100), follower.next()).await.is_err());
+        for number in 0..12 {
+            let mut waits = Box::pin(follower.next());
+            requests.store(0, Ordering::Relaxed);
+            assert!(timeout(Duration::from_millis(100), &mut waits).await.is_err());
+            // At first it has not asked since the call before was dropped.
+            let asked = requests.swap(0, Ordering::Relaxed);
+            assert!(asked == 3 || number == 0, "{asked} requests, entry {number}, {name}");
+            let entry = Entry::new(vec![number; 4096]);
+            log.append(entry.clone()).await.unwrap();
+            let position = u64::from(number);
+            assert_eq!(timeout(FOREVER, waits).await.unwrap(), Ok(Followed::Entry { position, entry }));
+            // It learns from the first entry how long they are.
+            assert_eq!(
+                requests.load(Ordering::Relaxed),
+                1 + u64::from(number == 0),
+                "entry {number}, {name}"
+            );
+        }
     }
 }
 

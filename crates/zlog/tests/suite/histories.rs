@@ -5,7 +5,7 @@
 //! A failure names its seed, and `NACRE_SEED=n` runs that history again, the same to the last transaction: the clock is the runtime's,
 //! and all that is left to chance follows from the seed. `NACRE_ZLOG_HISTORIES` is the number of histories, from that seed or 0 on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,15 +137,18 @@ async fn history(seed: u64) -> u64 {
     trace.lock().finish()
 }
 
-/// Appends entries: some one by one, some many at a time.
+/// Appends entries: some one by one, some many at a time, and some with so many under way at any time that their batches and those of
+/// other clients are written to the same objects at once.
 async fn append(log: Log, observed: Shared, client: u64, seed: u64) {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut number = 0;
     let mut last = None;
     // Some come when others have appended alone for a while.
     sleep(Duration::from_millis([0, 0, 100, 500][dice.random_range(0..4)])).await;
-    for _ in 0..dice.random_range(3..20) {
-        let mut appending = Vec::new();
+    let most_under_way = [0, 0, 4, 16][dice.random_range(0..4)];
+    let rounds = dice.random_range(3..20);
+    let mut appending = VecDeque::new();
+    for round in 1..=rounds {
         for _ in 0..dice.random_range(1..8) {
             let data = Bytes::from(format!("{client} {number} {}", "x".repeat(dice.random_range(0..3000))));
             number += 1;
@@ -154,13 +157,15 @@ async fn append(log: Log, observed: Shared, client: u64, seed: u64) {
             // What is acknowledged before an append begins has a lower position.
             let before = observed.lock().appended.last_key_value().map(|(position, _)| *position);
             match log.appender().submit(entry).await {
-                Ok(position) => appending.push((data, position, before)),
+                Ok(position) => appending.push_back((data, position, before)),
                 Err(LogError::Behind { .. }) => drop(observed.lock().failed.insert(data)),
                 Err(error) => panic!("{error}"),
             }
         }
         let mut is_behind = false;
-        for (data, position, before) in appending {
+        // Once one has failed, all that are under way do; and nothing more is appended before that is known of each.
+        while !appending.is_empty() && (is_behind || round == rounds || appending.len() > most_under_way) {
+            let Some((data, position, before)) = appending.pop_front() else { break };
             let result = position.await;
             assert!(result.is_err() || !is_behind, "nothing is in the log behind an entry that failed");
             is_behind |= result.is_err();

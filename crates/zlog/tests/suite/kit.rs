@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nacre_object::testkit::MemoryStore;
@@ -61,6 +62,8 @@ pub struct Faulty {
     decide: Mutex<Decide>,
     /// `None`: it cannot watch.
     feeds: Option<Arc<Watches>>,
+    /// The number of transactions that were refused.
+    refusals: Arc<AtomicU64>,
 }
 
 /// The watches of a store.
@@ -82,6 +85,7 @@ impl Faulty {
                 feeds: Feeds::default(),
                 post: Mutex::new(Box::new(|| Delivery::AtOnce)),
             })),
+            refusals: Arc::default(),
         })
     }
 
@@ -95,19 +99,28 @@ impl Faulty {
     /// A store that cannot watch.
     pub fn without_watches() -> Arc<Faulty> {
         let decide: Decide = Box::new(|_, _| Fate::Done);
-        let (inner, limits) = (Arc::new(MemoryStore::new()), Mutex::default());
-        Arc::new(Faulty { inner, limits, decide: Mutex::new(decide), feeds: None })
+        let (inner, limits, decide) = (Arc::new(MemoryStore::new()), Mutex::default(), Mutex::new(decide));
+        Arc::new(Faulty { inner, limits, decide, feeds: None, refusals: Arc::default() })
+    }
+
+    /// Returns the number of transactions that were refused.
+    pub fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
     }
 }
 
 async fn apply(
     inner: Arc<MemoryStore>,
     watches: Option<Arc<Watches>>,
+    refusals: Arc<AtomicU64>,
     object: ObjectId,
     transaction: Transaction,
 ) -> Result<Outcome, StoreError> {
     let is_change = !transaction.writes.is_empty();
     let outcome = inner.apply(&object, transaction).await?;
+    if let Outcome::Refused(_) = outcome {
+        refusals.fetch_add(1, Ordering::Relaxed);
+    }
     if let (Outcome::Done(done), Some(watches)) = (&outcome, watches)
         && is_change
     {
@@ -165,7 +178,8 @@ impl Drop for Hold {
 impl ObjectStore for Faulty {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         let fate = (self.decide.lock())(object, &transaction);
-        let applied = apply(self.inner.clone(), self.feeds.clone(), object.clone(), transaction);
+        let (inner, feeds, refusals) = (self.inner.clone(), self.feeds.clone(), self.refusals.clone());
+        let applied = apply(inner, feeds, refusals, object.clone(), transaction);
         match fate {
             Fate::Done => Reply::pending(applied),
             Fate::Slow(before, after) => {

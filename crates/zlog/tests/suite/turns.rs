@@ -151,7 +151,7 @@ async fn handles_that_append_alone_and_together_by_turns_keep_one_order() {
                 for round in 0..4 {
                     // Long enough for another one to be alone, and short enough to come while it is.
                     sleep(Duration::from_millis(dice.random_range(0..300))).await;
-                    for number in 0..dice.random_range(1..20) {
+                    for number in 0..dice.random_range(1..30) {
                         let before = acknowledged.load(Ordering::Relaxed);
                         let text = format!("{client} {round} {number}");
                         let position = log.append(entry(&text)).await.unwrap();
