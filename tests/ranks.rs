@@ -4,11 +4,13 @@ mod harness;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::reflect::until;
-use harness::{PATIENCE, Server, file, folder};
+use harness::{PATIENCE, Server, file, folder, signal_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Starts a daemon that acts for a rank of a store that another daemon keeps, or stands by for it.
@@ -193,4 +195,232 @@ fn a_sequencer_stays_if_the_rank_that_the_balancer_moves_it_to_is_killed() {
     let moved = keeper.run(["balance", "history", "--moves", "--json"]).json();
     assert_eq!(moved, json!([]));
     assert_eq!(failures(), 1);
+}
+
+/// Returns the number of the inode at a path.
+#[track_caller]
+fn inode(keeper: &Server, path: &str) -> u64 {
+    keeper.run(["fs", "stat", path, "--json"]).json()[0]["inode"].as_u64().unwrap()
+}
+
+/// Returns the objects of the sequencers at paths.
+#[track_caller]
+fn objects_at(keeper: &Server, paths: &[String]) -> BTreeSet<String> {
+    paths.iter().map(|path| format!("nacre/fs/s/{:016x}", inode(keeper, path))).collect()
+}
+
+/// Sends half of the load of rank 0's subtrees to rank 1, as long as that one's have none.
+const HALF_OF_SUBTREES: &[u8] = b"
+local targets = {}
+for rank in pairs(mds) do targets[rank] = 0 end
+if whoami == 0 and mds[1] and mds[1]['load.subtree'] < 0.01 then
+  targets[1] = mds[0]['load.subtree'] / 2
+end
+return targets";
+
+#[test]
+fn a_busy_subtree_goes_to_another_rank_as_a_whole_while_it_is_used() {
+    let folder = folder();
+    let (keeper, store) = keeper(folder.path());
+    keeper.run(["balance", "set", "--tick", "2s"]).ok();
+    let _ranks = [("zero", "0"), ("one", "1"), ("two", "2")]
+        .map(|(name, number)| rank(folder.path(), name, &store, number));
+    wait_for_ranks(&keeper, 3);
+    let paths = ["/red", "/blue"].map(|directory| {
+        keeper.run(["fs", "mkdir", directory]).ok();
+        keeper.run(["rank", "pin", directory, "0"]).ok();
+        let paths = ["a", "b", "c"].map(|name| format!("{directory}/{name}"));
+        paths.iter().for_each(|path| drop(keeper.run(["sequencer", "create", path]).ok()));
+        paths
+    });
+    let over = AtomicBool::new(false);
+    let counts = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let more = |rounds: usize| {
+        for count in &counts {
+            let before = count.load(Ordering::Relaxed);
+            until("positions are taken", || (count.load(Ordering::Relaxed) >= before + rounds).then_some(()));
+        }
+    };
+    let take = |paths: &[String; 3], count: &AtomicUsize| {
+        let mut taken = <[Vec<u64>; 3]>::default();
+        while !over.load(Ordering::Relaxed) {
+            for (path, taken) in paths.iter().zip(&mut taken) {
+                let text = keeper.run(["sequencer", "next", path, "-n", "5"]).text();
+                taken.extend(text.lines().map(|line| line.parse::<u64>().unwrap()));
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
+    };
+    let (moved, taken) = std::thread::scope(|scope| {
+        let begin = |(paths, count)| scope.spawn(move || take(paths, count));
+        let takers: Vec<_> = paths.iter().zip(&counts).map(begin).collect();
+        more(2);
+        keeper.run_with(["balance", "set", "-", "--name", "half"], HALF_OF_SUBTREES).ok();
+        let moved = until("a subtree has moved", || {
+            let moves = keeper.run(["balance", "history", "--moves", "--json"]).json();
+            Some(moves.as_array().unwrap().clone()).filter(|moves| !moves.is_empty())
+        });
+        more(2);
+        over.store(true, Ordering::Relaxed);
+        let taken: Vec<[Vec<u64>; 3]> = takers.into_iter().map(|taker| taker.join().unwrap()).collect();
+        (moved, taken)
+    });
+    for positions in taken.iter().flatten() {
+        assert!(!positions.is_empty());
+        assert!(positions.windows(2).all(|two| two[0] < two[1]), "taken twice, or going back: {positions:?}");
+    }
+    let [made] = &moved[..] else { panic!("more than one has moved: {moved:?}") };
+    assert_eq!((&made["from"], &made["to"], &made["pinned"]), (&json!(0), &json!(1), &json!(false)));
+    let (goes, stays) = match made["resource"].as_str().unwrap() {
+        "subtree:/red" => (0, 1),
+        "subtree:/blue" => (1, 0),
+        other => panic!("{other} has moved"),
+    };
+    let listed = wait_for_ranks(&keeper, 3);
+    assert_eq!(objects(&listed[0]), objects_at(&keeper, &paths[stays]));
+    assert_eq!(objects(&listed[1]), objects_at(&keeper, &paths[goes]));
+    assert!(objects(&listed[2]).is_empty(), "{listed:?}");
+    let directories = [stays, goes].map(|at| inode(&keeper, ["/red", "/blue"][at]));
+    let pinned = [0, 1].map(|rank: usize| listed[rank]["pinned_inodes"].clone());
+    assert_eq!(pinned, directories.map(|directory| json!([directory])));
+    // What is created there is the new rank's as well.
+    let late = format!("{}/late", ["/red", "/blue"][goes]);
+    keeper.run(["sequencer", "create", &late]).ok();
+    assert_eq!(keeper.run(["sequencer", "next", &late]).text(), "0");
+    let listed = wait_for_ranks(&keeper, 3);
+    assert!(objects(&listed[1]).is_superset(&objects_at(&keeper, &[late])), "{listed:?}");
+}
+
+/// The variable with the store of a holder, the inode of its sequencer, and the file that it makes once it caches that.
+const HOLDER: &str = "NACRE_TEST_HOLDER";
+
+/// Caches a sequencer, in a process that another test starts; otherwise does nothing.
+#[test]
+fn a_holder_of_a_sequencer() {
+    let Ok(plan) = std::env::var(HOLDER) else { return };
+    let words: Vec<&str> = plan.split(' ').collect();
+    let ino = nacre::fs::Ino(words[1].parse().unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = nacre::open(words[0]).unwrap();
+        let sequencer = store.sequencer_inode(ino).await.unwrap();
+        while sequencer.try_next().is_none() {
+            // A rank may not answer in time on a busy machine.
+            let _ = sequencer.next().await;
+        }
+        std::fs::write(words[2], "").unwrap();
+        std::future::pending::<()>().await;
+    });
+}
+
+/// A process that caches a sequencer, and is stopped, so that it gives nothing back. It is killed when this is dropped.
+struct Holder(Child);
+
+impl Holder {
+    #[track_caller]
+    fn start(store: &str, inode: u64, ready: &Path) -> Holder {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_holder_of_a_sequencer", "--nocapture"])
+            .env(HOLDER, format!("{store} {inode} {}", ready.display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let holder = Holder(child);
+        until("the sequencer is cached", || ready.exists().then_some(()));
+        signal_process(&holder.0, Signal::STOP);
+        holder
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Takes a position of each sequencer, and checks that it is a later one than before.
+#[track_caller]
+fn take_each(keeper: &Server, paths: &[String], last: &mut [Option<u64>]) {
+    for (path, last) in paths.iter().zip(last) {
+        let position: u64 = keeper.run(["sequencer", "next", path]).text().parse().unwrap();
+        assert!(*last < Some(position), "{path}: {position} after {last:?}");
+        *last = Some(position);
+    }
+}
+
+#[test]
+fn a_subtree_whose_move_is_cut_short_at_either_end_gets_there_all_the_same() {
+    let folder = folder();
+    let (keeper, store) = keeper(folder.path());
+    keeper.run(["balance", "set", "--tick", "1s"]).ok();
+    // What a holder that stands still has is not lost to it.
+    let start = |name: &str, number: &str| {
+        let address = format!("unix:{}", folder.path().join(name).display());
+        let flags = ["--roles", "store,meta", "--meta-rank", number, "--meta-lease", "600s"];
+        Server::listen(&address, &store, &flags)
+    };
+    let (zero, _one) = (start("zero", "0"), start("one", "1"));
+    wait_for_ranks(&keeper, 2);
+    keeper.run(["fs", "mkdir", "/jobs"]).ok();
+    let paths = ["a", "b", "c"].map(|name| format!("/jobs/{name}"));
+    paths.iter().for_each(|path| drop(keeper.run(["sequencer", "create", path]).ok()));
+    let (all, held, mut last) = (objects_at(&keeper, &paths), inode(&keeper, &paths[0]), [None; 3]);
+    take_each(&keeper, &paths, &mut last);
+    keeper.run(["rank", "pin", "/jobs", "0"]).ok();
+    keeper.run_with(["balance", "set", "-", "--name", "idle"], b"return {}").ok();
+    let hold = |ready: &str| Holder::start(&store, held, &folder.path().join(ready));
+    // All but what is held has moved.
+    let until_one_is_left = |from: &str, to: &str| {
+        until("one sequencer is left", || {
+            let shown = keeper.run(["balance", "show", "--json"]).json();
+            let migrations = shown["migrations"].as_array()?.clone();
+            let shown = migrations.into_iter().find(|one| one["resource"] == "subtree:/jobs")?;
+            (shown["from"] == from
+                && shown["to"] == to
+                && shown["phase"] == "moving"
+                && shown["members"] == 1)
+                .then_some(())
+        });
+        until("it is said", || {
+            keeper.run(["balance", "show"]).text().contains("1 sequencer left").then_some(())
+        });
+    };
+    let mut until_all_are_at = |rank: usize| {
+        until("all are at one rank", || {
+            // A rank shows what was used there.
+            take_each(&keeper, &paths, &mut last);
+            let listed = wait_for_ranks(&keeper, 2);
+            (objects(&listed[rank]) == all && objects(&listed[1 - rank]).is_empty()).then_some(())
+        });
+        let listed = wait_for_ranks(&keeper, 2);
+        assert_eq!(listed[rank]["pinned_inodes"], json!([inode(&keeper, "/jobs")]));
+    };
+
+    // The rank that it leaves is killed.
+    let holder = hold("first");
+    keeper.run(["balance", "pin", "subtree:/jobs", "1"]).ok();
+    until_one_is_left("rank 0", "rank 1");
+    zero.kill();
+    let zero = start("zero-again", "0");
+    wait_for_ranks(&keeper, 2);
+    signal_process(&holder.0, Signal::CONT);
+    until_all_are_at(1);
+    drop(holder);
+
+    // The rank that gets it is killed.
+    let holder = hold("second");
+    keeper.run(["balance", "pin", "subtree:/jobs", "0"]).ok();
+    until_one_is_left("rank 1", "rank 0");
+    zero.kill();
+    signal_process(&holder.0, Signal::CONT);
+    let _zero = start("zero-at-last", "0");
+    wait_for_ranks(&keeper, 2);
+    until_all_are_at(0);
+
+    // What somebody has moved out of it by hand belongs to it all the same.
+    keeper.run(["rank", "move", "/jobs/b", "1"]).ok();
+    until_all_are_at(0);
 }

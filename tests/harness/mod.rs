@@ -211,6 +211,24 @@ pub fn shell_code(status: ExitStatus) -> i32 {
     status.code().or(status.signal().map(|signal| 128 + signal)).expect("the process has ended")
 }
 
+/// Sends a process a signal. If it is that to stop, waits until all of its threads have.
+#[track_caller]
+pub fn signal_process(child: &Child, signal: Signal) {
+    kill_process(pid(child), signal).unwrap();
+    if signal != Signal::STOP {
+        return;
+    }
+    let tasks = format!("/proc/{}/task", child.id());
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which is in brackets.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    while !std::fs::read_dir(&tasks).unwrap().all(|task| is_stopped(task.unwrap())) {
+        std::thread::yield_now();
+    }
+}
+
 fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32).unwrap()
 }
@@ -341,19 +359,7 @@ impl Server {
     /// Sends it a signal. If it is that to stop, waits until all of its threads have.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
-        kill_process(pid(&self.child), signal).unwrap();
-        if signal != Signal::STOP {
-            return;
-        }
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let is_stopped = |task: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // The state follows the name, which is in brackets.
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-        };
-        while !std::fs::read_dir(&tasks).unwrap().all(|task| is_stopped(task.unwrap())) {
-            std::thread::yield_now();
-        }
+        signal_process(&self.child, signal);
     }
 
     /// Returns its log so far.

@@ -33,7 +33,7 @@ pub struct Move {
     pub from: usize,
     /// The rank that gets it.
     pub to: usize,
-    /// The way in which clients reach it there, if it is a sequencer.
+    /// The way in which clients reach it there, if it is a sequencer or a subtree.
     pub mode: Mode,
     /// True if it is pinned there: then it is not judged by what it gains.
     pub is_pin: bool,
@@ -44,7 +44,7 @@ impl fmt::Display for Move {
         let Move { id, load, from, to, .. } = self;
         let holder = id.kind.holder();
         write!(f, "{} (load {load:.1}) from {holder} {from} to {holder} {to}", Escaped::of(&id.to_string()))?;
-        if id.kind == Kind::Sequencer && self.mode != Mode::Client {
+        if id.kind != Kind::Group && self.mode != Mode::Client {
             write!(f, ", mode {}", self.mode.name())?;
         }
         if self.is_pin { f.write_str(", pinned there") } else { Ok(()) }

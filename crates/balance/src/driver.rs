@@ -4,7 +4,7 @@
 //! Nothing here holds a lock of the rank. What is read of the store is waited for no longer than half a tick, and policies
 //! run on a thread of their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,13 +17,15 @@ use nacre_quantity::Escaped;
 
 use crate::decide::{Balancer, Decision, Move, Note, Tick};
 use crate::ledger::Ledger;
-use crate::limit::{LATE_MOVES_MAX, PUBLISHED_MIGRATIONS_MAX, PUBLISHED_MOVES_MAX, REMEMBERED_MAX};
+use crate::limit::{
+    LATE_MOVES_MAX, PUBLISHED_MIGRATIONS_MAX, PUBLISHED_MOVES_MAX, PUBLISHED_RESOURCES_MAX, REMEMBERED_MAX,
+};
 use crate::metric::Metrics;
 use crate::migration::{Migration, Phase};
 use crate::publish::{MadeMove, Participants, Published, participants, publish, published};
 use crate::reflector::{self, Reflector, count_moved, present};
 use crate::registry::{InForce, Registry};
-use crate::resource::{Resource, ResourceId};
+use crate::resource::{Kind, Resource, ResourceId, Strays};
 use crate::setting::Settings;
 
 /// The moves away from a driver's rank.
@@ -46,6 +48,20 @@ pub trait Migrate: Send + Sync + 'static {
 pub trait Sense: Send + 'static {
     /// Returns the number of the rank, the metrics and the resources; `None` while the daemon is no rank.
     fn sense(&mut self, now: Duration) -> Option<(usize, Metrics, Vec<Resource>)>;
+
+    /// Puts resources together that move as one, for which the store may have to be asked: after [`Sense::sense`], at ticks at
+    /// which somebody has asked for balancing. Metrics change with it. Returns the resources that belong to other ranks.
+    ///
+    /// # Errors
+    /// Those of the store. Nothing is moved then.
+    fn arrange<'a>(
+        &'a mut self,
+        metrics: &'a mut Metrics,
+        resources: &'a mut Vec<Resource>,
+    ) -> BoxFuture<'a, Result<Strays, StoreError>> {
+        let _ = (metrics, resources);
+        futures::future::ready(Ok(Strays::new())).boxed()
+    }
 
     /// Returns the reflector that this is, if it is one: it has a number by its address then, and not the one of
     /// [`Sense::sense`].
@@ -170,15 +186,13 @@ impl Driver {
     async fn try_tick(&mut self, warnings: &mut Vec<String>) -> Option<Decision> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.own = None;
-        self.take_late(warnings);
-        let Some((mut rank, metrics, mut resources)) = self.sense.sense(now) else {
+        self.take_late(now, warnings);
+        let Some((mut rank, mut metrics, mut resources)) = self.sense.sense(now) else {
             // Whoever takes the rank over begins anew.
             self.core = None;
             self.loaded = 0;
             return None;
         };
-        // A resource that is on its way is not there to be moved again.
-        resources.retain(|resource| self.late.iter().all(|(late, _)| late.id != resource.id));
         let within = self.settings.tick() / 2;
         let in_force = match patient(within, self.registry.current()).await {
             Ok(in_force) => in_force,
@@ -198,6 +212,15 @@ impl Driver {
             self.loaded = 0;
             return None;
         }
+        let strays = match patient(within, self.sense.arrange(&mut metrics, &mut resources)).await {
+            Ok(strays) => strays,
+            Err(error) => {
+                warnings.push(format!("what belongs together cannot be read: {error}; nothing is moved"));
+                return None;
+            }
+        };
+        // A resource that is on its way is not there to be moved again.
+        resources.retain(|resource| self.late.iter().all(|(late, _)| late.id != resource.id));
         let store = self.registry.store().clone();
         let reflector = self.sense.reflector();
         let mut others = Vec::new();
@@ -224,6 +247,8 @@ impl Driver {
         let in_force = core.balancer.in_force();
         let mut own = Published::new(rank, at_ms, in_force, &metrics, &resources, &self.moves);
         own.migrations = self.migrations();
+        let published_strays = strays.iter().take(PUBLISHED_RESOURCES_MAX);
+        own.strays = published_strays.map(|(id, rank)| (id.clone(), *rank)).collect();
         let is_reflector = reflector.is_some();
         own.reflector = reflector;
         let exchanged = async {
@@ -259,6 +284,15 @@ impl Driver {
             // A clock that is ahead must not make the move look newer than those to come.
             core.ledger.observe(made, Duration::from_millis(*at_ms).min(now), self.settings.tick());
         }
+        // A subtree of which a part has yet to come is moved on once all of it is here.
+        let coming: HashSet<&ResourceId> = others
+            .iter()
+            .filter(|other| other.rank != rank)
+            .flat_map(|other| &other.migrations)
+            .filter(|migration| migration.id.kind == Kind::Subtree)
+            .map(|migration| &migration.id)
+            .collect();
+        resources.retain(|resource| !coming.contains(&resource.id));
         let mut ranks: Vec<Metrics> = others.into_iter().map(|other| other.metrics).collect();
         // What was just measured is not older than what was read; a slow clock may have made this rank look silent.
         let position = if is_reflector { numbers.binary_search(&rank).ok() } else { Some(rank) };
@@ -270,7 +304,7 @@ impl Driver {
                 return None;
             }
         }
-        let settings = self.settings.clone();
+        let settings = self.settings.with_strays(&strays);
         let decided = tokio::task::spawn_blocking(move || {
             let tick = Tick { now, ranks: &ranks, numbers: &numbers, resources: &resources };
             let decision = core.balancer.tick(&tick, &settings, &mut core.ledger);
@@ -355,10 +389,15 @@ impl Driver {
     }
 
     /// Takes the outcomes of moves that took longer than their tick.
-    fn take_late(&mut self, warnings: &mut Vec<String>) {
+    fn take_late(&mut self, now: Duration, warnings: &mut Vec<String>) {
         for (made, mut making) in std::mem::take(&mut self.late) {
             match (&mut making).now_or_never() {
-                None => self.late.push((made, making)),
+                None => {
+                    if let Some(core) = &mut self.core {
+                        core.ledger.goes_on(&made.id, now);
+                    }
+                    self.late.push((made, making));
+                }
                 Some(ended) => self.ended(&made, flat(ended), warnings),
             }
         }

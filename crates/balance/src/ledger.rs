@@ -126,6 +126,18 @@ impl Ledger {
         past.failed_until = past.rests_until;
     }
 
+    /// Notes that a move is still under way: it is judged once it has ended.
+    pub fn goes_on(&mut self, id: &ResourceId, now: Duration) {
+        let Some(past) = self.past.get_mut(id) else { return };
+        let begun = past.at;
+        let position = self.open.iter().position(|open| open.id == *id && open.at == begun);
+        if let Some(mut open) = position.and_then(|position| self.open.remove(position)) {
+            (open.at, past.at) = (now, now);
+            // Those that are judged first come first.
+            self.open.push_back(open);
+        }
+    }
+
     /// Notes that a move was not begun: there is nothing to judge.
     pub fn not_begun(&mut self, id: &ResourceId) {
         self.open.retain(|open| open.id != *id);
@@ -221,6 +233,22 @@ mod tests {
         ledger.failed(&pinned, at(1), TICK);
         assert_eq!(ledger.failed_until(&pinned, at(2)), Some(at(5)), "pins are not in the ledger before");
         assert!(ledger.judge(&[10.0, 0.0], at(4), TICK).is_empty());
+    }
+
+    #[test]
+    fn a_move_that_takes_long_is_judged_after_its_end() {
+        let mut ledger = Ledger::default();
+        ledger.moved(&moved(0, 1), &[10.0, 0.0], at(1), TICK);
+        let other = Move { id: "sequencer:b".parse().unwrap(), ..moved(0, 1) };
+        ledger.moved(&other, &[10.0, 0.0], at(2), TICK);
+        for now in [2, 3] {
+            ledger.goes_on(&moved(0, 1).id, at(now));
+            assert!(ledger.judge(&[10.0, 0.0], at(now), TICK).is_empty(), "it is under way");
+        }
+        assert_eq!(ledger.judge(&[10.0, 0.0], at(4), TICK).len(), 1, "the other one holds nothing up");
+        assert!(ledger.judge(&[5.0, 5.0], at(5), TICK).is_empty());
+        assert_eq!(ledger.rests_until(&moved(0, 1).id, at(5)), None);
+        assert!(ledger.open.is_empty());
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub use policy::{Choice, Evaluated, Policy, PolicyError, View, check_name};
 pub use publish::{LOAD_OBJECT, MadeMove, Participants, Published, participants, publish, published};
 pub use reflector::{GroupLoad, REFLECTORS_OBJECT, Reflector, present, published_reflectors};
 pub use registry::{BalanceError, InForce, MAP, POLICY_ENTRY, Past, Registry, Stored};
-pub use resource::{Kind, Resource, ResourceId};
+pub use resource::{Kind, Resource, ResourceId, Strays};
 pub use select::select;
 pub use setting::{Mode, Pattern, Selector, Settings};
 pub use shipped::{SHIPPED, Shipped, shipped};

@@ -11,9 +11,10 @@ use crate::resource::ResourceId;
 pub enum Phase {
     /// It is decided, and others go before it.
     Waiting,
-    /// The reflector that gets a group is asked for a relay; no member has been told to move yet.
+    /// The reflector that gets a group is asked for a relay, or the rank that gets a subtree whether it is there; no member has
+    /// been told to move yet, and no sequencer has moved.
     Asking,
-    /// A sequencer is handed over, or the members of a group are on their way.
+    /// A sequencer is handed over, or those of a subtree one by one, or the members of a group are on their way.
     Moving,
 }
 
@@ -41,7 +42,7 @@ pub struct Migration {
     pub phase: Phase,
     /// The time at which it began, in milliseconds since 1970, by the clock of the place that it leaves.
     pub since_ms: u64,
-    /// The number of members that have yet to move, if it is a group.
+    /// The number of members that have yet to move, if it is a group, and of sequencers, if it is a subtree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<u64>,
 }

@@ -16,7 +16,7 @@ use crate::limit::{PUBLISHED_MOVES_MAX, PUBLISHED_RESOURCES_MAX, RANKS_MAX};
 use crate::metric::Metrics;
 use crate::migration::{self, Migration};
 use crate::reflector::Reflector;
-use crate::resource::Resource;
+use crate::resource::{Resource, Strays};
 
 /// The object with what ranks publish.
 pub const LOAD_OBJECT: &str = "nacre/balance/load";
@@ -53,6 +53,9 @@ pub struct Published {
     /// The moves away from it that are under way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub migrations: Vec<Migration>,
+    /// Those of its resources that belong to other ranks, to which it moves them.
+    #[serde(default, skip_serializing_if = "Strays::is_empty")]
+    pub strays: Strays,
     /// The reflector, if this is about one, and `rank` is its number among those that are balanced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reflector: Option<Reflector>,
@@ -72,9 +75,9 @@ impl Published {
         biggest.sort_by(|a, b| b.load.total_cmp(&a.load).then_with(|| a.id.cmp(&b.id)));
         let resources = biggest.into_iter().take(PUBLISHED_RESOURCES_MAX).cloned().collect();
         let moves = moves[moves.len().saturating_sub(PUBLISHED_MOVES_MAX)..].to_vec();
-        let (migrations, reflector) = (Vec::new(), None);
+        let (migrations, strays, reflector) = (Vec::new(), Strays::new(), None);
         let metrics = metrics.clone();
-        Self { format: FORMAT, rank, at_ms, policy, metrics, resources, moves, migrations, reflector }
+        Self { format: FORMAT, rank, at_ms, policy, metrics, resources, moves, migrations, strays, reflector }
     }
 
     /// Checks what another one has published.
@@ -91,6 +94,11 @@ impl Published {
         let mut loads = self.resources.iter().map(|resource| resource.load);
         if loads.any(|load| !load.is_finite() || load < 0.0) {
             return Err("the load of a resource cannot be".to_owned());
+        }
+        if self.strays.len() > PUBLISHED_RESOURCES_MAX
+            || self.strays.values().any(|rank| *rank as usize >= RANKS_MAX)
+        {
+            return Err("it has too many strays, or strays of ranks that cannot be".to_owned());
         }
         migration::check(&self.migrations)?;
         self.reflector.as_ref().map_or(Ok(()), Reflector::check)?;

@@ -1,5 +1,6 @@
 //! The resources that move between ranks: subtrees, sequencers, groups of a reflector, each with its load.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::limit::RESOURCE_NAME_BYTES_MAX;
 /// The kind of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A subtree of the namespace; its name is its path.
+    /// A subtree of the namespace: a directory that is placed at a rank, with the rank's sequencers below it; its name is its path.
     Subtree,
     /// A sequencer.
     Sequencer,
@@ -118,6 +119,9 @@ impl From<ResourceId> for String {
         id.to_string()
     }
 }
+
+/// The resources of a rank that belong to other ranks, and to which: what is left of moves that were begun.
+pub type Strays = BTreeMap<ResourceId, u32>;
 
 /// A resource with its load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::limit::{MOVES_PER_TICK_MAX, RANKS_MAX, RULES_MAX, TICK_MAX, TICK_MIN};
-use crate::resource::{Kind, ResourceId};
+use crate::resource::{Kind, ResourceId, Strays};
 
 /// The way in which clients reach a sequencer after a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ pub struct Settings {
     pub moves_per_tick: u32,
     /// The selector of a policy that names none.
     pub selector: Selector,
-    /// The mode in which sequencers are moved.
+    /// The mode in which sequencers are moved, alone or with their subtrees.
     pub mode: Mode,
     /// The ranks at which resources are to be. They stay there, or are moved there.
     pub pins: BTreeMap<ResourceId, u32>,
@@ -166,6 +166,13 @@ impl Settings {
     /// Returns the rank at which a resource is to be.
     pub fn pin(&self, id: &ResourceId) -> Option<usize> {
         self.pins.get(id).map(|rank| *rank as usize)
+    }
+
+    /// Returns the settings for a rank with strays, which are pinned to the ranks that they belong to.
+    pub fn with_strays(&self, strays: &Strays) -> Settings {
+        let mut settings = self.clone();
+        settings.pins.extend(strays.iter().map(|(id, rank)| (id.clone(), *rank)));
+        settings
     }
 
     /// Returns whether a resource may be moved to a rank.

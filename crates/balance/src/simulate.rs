@@ -148,8 +148,7 @@ impl World {
                 Mode::Proxy => 1.0,
                 Mode::ProxyHalf => 0.5,
             };
-            let is_sequencer = resource.id.kind == Kind::Sequencer;
-            if is_sequencer && part > 0.0 {
+            if resource.id.kind != Kind::Group && part > 0.0 {
                 // Whoever was the first contact stays it.
                 let contact = self.proxies.entry(resource.id.clone()).or_insert((from, part)).0;
                 if contact == made.to {

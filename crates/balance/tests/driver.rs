@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use nacre_balance::{
     Driver, Metrics, Migrate, Migration, Move, Phase, Published, Reflector, Registry, Resource, Sense,
-    published, published_reflectors, shipped,
+    Strays, published, published_reflectors, shipped,
 };
 use nacre_map::log::Log;
 use nacre_object::testkit::MemoryStore;
@@ -409,4 +409,100 @@ async fn a_move_longer_than_a_tick_is_shown_while_it_lasts_and_noted_at_its_end(
     let own = &published(&*store).await.unwrap()[0];
     assert_eq!(&*own.moves[0].made.id.name, "seven");
     assert!(own.migrations.iter().all(|migration| migration.id != own.moves[0].made.id), "{own:?}");
+}
+
+/// A rank some of whose resources belong to others, or are on their way.
+struct Placed {
+    rank: Rank,
+    /// `None` if that cannot be read.
+    strays: Option<Strays>,
+    migrations: Arc<Mutex<Vec<Migration>>>,
+}
+
+impl Sense for Placed {
+    fn sense(&mut self, now: Duration) -> Option<(usize, Metrics, Vec<Resource>)> {
+        self.rank.sense(now)
+    }
+
+    fn arrange<'a>(
+        &'a mut self,
+        _metrics: &'a mut Metrics,
+        _resources: &'a mut Vec<Resource>,
+    ) -> BoxFuture<'a, Result<Strays, StoreError>> {
+        let unread = || StoreError::new(ErrorKind::Corrupt, "there are no pins");
+        futures::future::ready(self.strays.clone().ok_or_else(unread)).boxed()
+    }
+
+    fn migrations(&mut self) -> Vec<Migration> {
+        self.migrations.lock().unwrap().clone()
+    }
+}
+
+fn placed(
+    store: &Arc<dyn ObjectStore>,
+    world: &World,
+    number: usize,
+    strays: Option<Strays>,
+) -> (Driver, Arc<Mutex<Vec<Migration>>>) {
+    let (rank, migrations) = (Rank { number, world: world.clone() }, Arc::<Mutex<Vec<Migration>>>::default());
+    let sense = Placed { rank, strays, migrations: migrations.clone() };
+    let moves = Moves { world: world.clone(), fails: false };
+    let name = format!("daemon{number}");
+    (Driver::new(store.clone(), &name, Box::new(sense), Arc::new(moves)).unwrap(), migrations)
+}
+
+fn subtree(path: &str, load: f64) -> Resource {
+    Resource { id: format!("subtree:{path}").parse().unwrap(), load }
+}
+
+#[tokio::test]
+async fn what_belongs_to_another_rank_is_published_and_moved_there() {
+    let (store, world) = (new(), Arc::new(Mutex::new(vec![vec![subtree("/jobs", 3.0)], Vec::new()])));
+    set(&store, "idle", "return {}").await;
+    let strays = Strays::from([("subtree:/jobs".parse().unwrap(), 1)]);
+    let (mut rank, _) = placed(&store, &world, 0, Some(strays.clone()));
+    let mut other = driver(&store, &world, 1, false);
+    rank.tick().await;
+    assert_eq!(published(&*store).await.unwrap()[0].strays, strays);
+    assert_eq!(world.lock().unwrap()[0].len(), 1, "the other one is not known yet");
+    other.tick().await;
+    rank.tick().await;
+    assert_eq!(world.lock().unwrap()[1], [subtree("/jobs", 3.0)]);
+    let own = &published(&*store).await.unwrap()[0];
+    assert!(own.moves[0].made.is_pin && own.moves.len() == 1, "{own:?}");
+}
+
+#[tokio::test]
+async fn a_subtree_is_moved_on_once_all_of_it_is_there() {
+    let here = vec![subtree("/jobs", 1.0), subtree("/home", 1.0)];
+    let (store, world) = (new(), Arc::new(Mutex::new(vec![Vec::new(), here])));
+    set(&store, "back", "if whoami == 1 then return { [0] = 100 } end return {}").await;
+    let (mut rank, migrations) = placed(&store, &world, 0, Some(Strays::new()));
+    let mut other = driver(&store, &world, 1, false);
+    let (from, to) = ("rank 0".to_owned(), "rank 1".to_owned());
+    let id = subtree("/jobs", 1.0).id;
+    let coming = Migration { id, from, to, phase: Phase::Moving, since_ms: 1, members: Some(7) };
+    *migrations.lock().unwrap() = vec![coming];
+    rank.tick().await;
+    other.tick().await;
+    assert_eq!(world.lock().unwrap()[1], [subtree("/jobs", 1.0)], "the other one goes");
+    migrations.lock().unwrap().clear();
+    rank.tick().await;
+    other.tick().await;
+    assert!(world.lock().unwrap()[1].is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_moved_while_it_is_not_known_what_belongs_together() {
+    let (store, world) = (new(), world(2));
+    set(&store, "sequencer", shipped("sequencer").unwrap().text).await;
+    let (mut rank, _) = placed(&store, &world, 0, None);
+    let mut other = driver(&store, &world, 1, false);
+    for _ in 0..3 {
+        other.tick().await;
+        assert!(rank.tick().await.is_none());
+    }
+    assert_eq!(world.lock().unwrap()[0].len(), 2);
+    let lines = lines(&store).await;
+    assert!(lines.iter().any(|line| line.contains("what belongs together cannot be read")), "{lines:?}");
 }

@@ -1,5 +1,7 @@
-//! The balancer of the daemon's metadata rank: what it learns of the rank, and how it moves sequencers away. That of a
-//! reflector is `reflect/balance.rs`.
+//! The balancer of the daemon's metadata rank: what it learns of the rank, and how it moves sequencers and subtrees away. That of
+//! a reflector is `reflect/balance.rs`.
+
+mod subtree;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +11,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures::future::{BoxFuture, FutureExt};
 use nacre_balance::limit::PUBLISHED_MIGRATIONS_MAX;
 use nacre_balance::{
-    Driver, Kind, Metrics, Migrate, Migration, Mode, Move, Phase, Resource, ResourceId, Sense,
+    Driver, Kind, Metrics, Migrate, Migration, Mode, Move, Phase, Resource, ResourceId, Sense, Strays,
 };
+use nacre_meta::role::subtree::{Subtree, Subtrees};
 use nacre_meta::role::{self, Handle, SEQUENCER_PREFIX};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
 use nacre_quantity::Escaped;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
+
+use self::subtree::Departures;
 
 /// The maximum number of sequencers that the balancer looks at: the busiest ones.
 const RESOURCES_MAX: usize = 10_000;
@@ -38,14 +43,17 @@ impl Balancing {
         name: &str,
         rank: Handle,
     ) -> Result<Balancing, StoreError> {
-        let known = Known::default();
+        let (known, departures) = (Table::default(), Departures::default());
         let source = Source {
             rank: rank.clone(),
             known: known.clone(),
+            subtrees: Subtrees::default(),
+            departures: departures.clone(),
             processor: Processor::default(),
             is_moving: false,
         };
-        let driver = Driver::new(store, name, Box::new(source), Arc::new(Mover { rank, known }))?;
+        let mover = Mover { rank, known, departures };
+        let driver = Driver::new(store, name, Box::new(source), Arc::new(mover))?;
         Self::of(driver.run())
     }
 
@@ -88,12 +96,21 @@ impl Drop for Balancing {
     }
 }
 
-/// The objects of the sequencers that were last looked at.
-#[derive(Clone, Default)]
-struct Known(Arc<Mutex<HashMap<ResourceId, ObjectId>>>);
+/// What a resource stands for.
+#[derive(Clone)]
+enum Known {
+    /// The sequencer in an object.
+    Sequencer(ObjectId),
+    /// What the rank has of a subtree.
+    Subtree(Subtree),
+}
 
-impl Known {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ResourceId, ObjectId>> {
+/// The resources that were last looked at.
+#[derive(Clone, Default)]
+struct Table(Arc<Mutex<HashMap<ResourceId, Known>>>);
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ResourceId, Known>> {
         // A table that was half filled is filled anew at the next tick.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +127,10 @@ fn resource_id(object: &ObjectId) -> Option<ResourceId> {
 
 struct Source {
     rank: Handle,
-    known: Known,
+    known: Table,
+    /// What is known of placed directories.
+    subtrees: Subtrees,
+    departures: Departures,
     processor: Processor,
     /// True if a sequencer was being moved when the rank was last looked at.
     is_moving: bool,
@@ -130,7 +150,7 @@ impl Sense for Source {
         // One that is on its way to another rank is not there to be moved again.
         for resource in load.resources.iter().filter(|resource| !resource.moving) {
             if let Some(id) = resource_id(&resource.id) {
-                known.insert(id.clone(), resource.id.clone());
+                known.insert(id.clone(), Known::Sequencer(resource.id.clone()));
                 resources.push(Resource { id, load: resource.requests_per_second });
             }
         }
@@ -148,19 +168,42 @@ impl Sense for Source {
         Some((load.rank as usize, metrics, resources))
     }
 
-    fn migrations(&mut self) -> Vec<Migration> {
-        // The rank is not held up each second for nothing: those of the balancer itself are known anyway.
-        if !self.is_moving {
-            return Vec::new();
+    fn arrange<'a>(
+        &'a mut self,
+        metrics: &'a mut Metrics,
+        resources: &'a mut Vec<Resource>,
+    ) -> BoxFuture<'a, Result<Strays, StoreError>> {
+        async move {
+            // The busiest come first, as the rank has listed them.
+            let sequencers: Vec<ObjectId> = {
+                let known = self.known.lock();
+                let objects = resources.iter().filter_map(|resource| match known.get(&resource.id) {
+                    Some(Known::Sequencer(object)) => Some(object.clone()),
+                    _ => None,
+                });
+                objects.collect()
+            };
+            let found = self.rank.subtrees(&mut self.subtrees, &sequencers).await?;
+            let (own, mut known) = (self.rank.rank(), self.known.lock());
+            Ok(subtree::arrange(found, own, &self.departures, &mut known, metrics, resources))
         }
-        let migrations = migrations(&self.rank);
-        self.is_moving = !migrations.is_empty();
-        migrations
+        .boxed()
+    }
+
+    fn migrations(&mut self) -> Vec<Migration> {
+        let mut all = self.departures.migrations();
+        // The rank is not held up each second for nothing: those of the balancer itself are known anyway.
+        if self.is_moving {
+            let migrations = migrations(&self.rank, &self.departures);
+            self.is_moving = !migrations.is_empty();
+            all.extend(migrations);
+        }
+        all
     }
 }
 
-/// Returns the migrations of sequencers that a rank makes, whoever wants them.
-fn migrations(rank: &Handle) -> Vec<Migration> {
+/// Returns the migrations of sequencers that a rank makes, whoever wants them, but for those that go with a subtree.
+fn migrations(rank: &Handle, departures: &Departures) -> Vec<Migration> {
     let migrating = rank.migrating(PUBLISHED_MIGRATIONS_MAX);
     if migrating.is_empty() {
         return Vec::new();
@@ -172,28 +215,33 @@ fn migrations(rank: &Handle) -> Vec<Migration> {
         let (id, from, to) = (resource_id(&object)?, from.clone(), format!("rank {to}"));
         Some(Migration { id, from, to, phase: Phase::Moving, since_ms, members: None })
     };
-    migrating.into_iter().filter_map(migration).collect()
+    migrating.into_iter().filter(|(object, ..)| !departures.has(object)).filter_map(migration).collect()
 }
 
 struct Mover {
     rank: Handle,
-    known: Known,
+    known: Table,
+    departures: Departures,
 }
 
 impl Migrate for Mover {
     fn migrate(&self, wanted: &Move) -> BoxFuture<'static, Result<(), StoreError>> {
-        let object = self.known.lock().get(&wanted.id).cloned();
-        let (rank, to) = (self.rank.clone(), u32::try_from(wanted.to));
+        let known = self.known.lock().get(&wanted.id).cloned();
+        let (rank, departures) = (self.rank.clone(), self.departures.clone());
+        let (id, to) = (wanted.id.clone(), u32::try_from(wanted.to));
         let mode = match wanted.mode {
             Mode::Client => role::Mode::Client,
             Mode::Proxy => role::Mode::Proxy,
             Mode::ProxyHalf => role::Mode::ProxyHalf,
         };
         async move {
-            let (Some(object), Ok(to)) = (object, to) else {
-                return Err(StoreError::new(ErrorKind::Invalid, "the rank does not have it any more"));
-            };
-            rank.migrate(&object, to, mode).await
+            match (known, to) {
+                (Some(Known::Sequencer(object)), Ok(to)) => rank.migrate(&object, to, mode).await,
+                (Some(Known::Subtree(subtree)), Ok(to)) => {
+                    departures.depart(&rank, id, subtree, to, mode).await
+                }
+                _ => Err(StoreError::new(ErrorKind::Invalid, "the rank does not have it any more")),
+            }
         }
         .boxed()
     }

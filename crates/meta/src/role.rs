@@ -13,6 +13,7 @@ pub mod pin;
 pub mod record;
 mod run;
 mod service;
+pub mod subtree;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -31,8 +32,10 @@ pub use self::authority::RankStatus;
 pub use self::core::Totals;
 use self::core::{Core, Shared};
 use self::peers::Peers;
+use self::subtree::{FoundSubtrees, Subtrees};
 use crate::capability::Programs;
 use crate::clock;
+use crate::inode::Ino;
 pub use crate::load::{RankLoad, ResourceLoad};
 use crate::place::RANK_MAX;
 pub use crate::place::{Mode, RankNumber};
@@ -237,6 +240,36 @@ impl Handle {
             Reply::Elsewhere(place) => invalid(format!("\"{resource}\" is metadata rank {}'s", place.rank)),
             _ => invalid(format!("there is no sequencer \"{resource}\"")),
         }
+    }
+
+    /// Returns the directories that are placed at ranks, as far as they are this one's or have one of these sequencers below them,
+    /// the busiest of which come first. `known` is what was looked up before.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn subtrees(
+        &self,
+        known: &mut Subtrees,
+        sequencers: &[ObjectId],
+    ) -> Result<FoundSubtrees, StoreError> {
+        known.look(&*self.store, self.shared.rank, sequencers).await
+    }
+
+    /// Waits until another rank answers.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such rank, `Unavailable` if it does not answer in time.
+    pub async fn reach(&self, rank: RankNumber) -> Result<(), StoreError> {
+        self.shared.peers.reach(rank).await
+    }
+
+    /// Places a directory at another rank, on condition that it is placed at the rank `from`. Returns whether it was. No sequencer
+    /// moves by that.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn place(&self, directory: Ino, from: RankNumber, to: RankNumber) -> Result<bool, StoreError> {
+        pin::replace(&*self.store, directory, from, to).await
     }
 
     /// Returns up to `limit` sequencers that the rank has in memory.

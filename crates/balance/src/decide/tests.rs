@@ -75,6 +75,18 @@ fn a_tick_makes_no_more_moves_than_allowed() {
 }
 
 #[test]
+fn what_belongs_to_another_rank_goes_there_whatever_is_pinned_masked_or_wanted() {
+    let mut bench = Bench::new("return { [1] = 100, [2] = 0 }");
+    bench.settings.masks = BTreeMap::from([("subtree:*".parse().unwrap(), vec![0])]);
+    bench.settings.pins = BTreeMap::from([("subtree:/c".parse().unwrap(), 0)]);
+    let strays = BTreeMap::from([("subtree:/c".parse().unwrap(), 2)]);
+    bench.settings = bench.settings.with_strays(&strays);
+    let decision = bench.tick(&[10.0, 0.0, 0.0], &LIST);
+    assert_eq!(shown(&decision), ["subtree:/c>2", "sequencer:a>1", "sequencer:b>1", "group:7400>1"]);
+    assert!(decision.moves[0].is_pin, "what it gains is not the question");
+}
+
+#[test]
 fn masks_and_pins_go_before_the_policy() {
     let mut bench = Bench::new("return { [1] = 100, [2] = 100 }");
     bench.settings.masks =

@@ -38,7 +38,8 @@ of the paper. POLICY is a file if it contains a slash or ends with .lua, - for s
 that ships (\"nacre balance ls\").
 
 Resources are named KIND:NAME, such as sequencer:orders, subtree:/home or group:harbour; kinds are subtree, sequencer and group. \
-A group is named by its location, and for groups a rank is the number of a reflector, which \"nacre balance explain\" prints.";
+A subtree is a directory that \"nacre rank pin\" has given to a rank, with all sequencers below it, and is named by its path. A \
+group is named by its location, and for groups a rank is the number of a reflector, which \"nacre balance explain\" prints.";
 
 /// Balance load between metadata ranks, and between reflectors, by policies in Lua
 ///
@@ -76,7 +77,7 @@ enum Action {
         /// Print only the last COUNT of them
         #[arg(short = 'n', long, value_name = "COUNT", value_parser = arguments::at_least_one)]
         count: Option<usize>,
-        /// List the latest moves of sequencers and groups instead
+        /// List the latest moves of sequencers, subtrees and groups instead
         #[arg(long)]
         moves: bool,
     },
@@ -485,7 +486,8 @@ fn decide<'a>(
         balancer.install(policy.clone());
         let tick = Tick { now, ranks: &metrics, numbers: &numbers, resources: &published.resources };
         // The ranks do not see each other's decisions of the same tick.
-        let decision = balancer.tick(&tick, settings, &mut ledger.clone());
+        let settings = settings.with_strays(&published.strays);
+        let decision = balancer.tick(&tick, &settings, &mut ledger.clone());
         Explained { published, decision }
     };
     ranks.iter().map(decide).collect()

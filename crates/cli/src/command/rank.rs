@@ -62,7 +62,8 @@ enum Action {
     },
     /// Give a rank all sequencers below a directory: those that are there, and those that will be created there
     ///
-    /// The nearest pinned directory above a new sequencer counts. What is moved later stays where it was moved to.
+    /// The nearest pinned directory above a new sequencer counts. What is moved later stays where it was moved to, unless a policy
+    /// that balances load is in force: then the directory moves as a whole, and what is below it is kept at its rank.
     Pin {
         /// The directory in the namespace
         path: OsString,

@@ -2,15 +2,16 @@
 //!
 //! They are the keys of the object `nacre/ranks/pins`: the number of the directory's inode in 16 hexadecimal digits; the value
 //! is 1, the version of the format, and the rank, little-endian. A sequencer's rank is looked up when its state is created,
-//! and stands in its record from then on, so nothing of this is read with a request.
+//! and stands in its record from then on, so nothing of this is read with a request. Where load is balanced, a pinned directory
+//! is one resource, and its pin says where all that is below it belongs ([`super::subtree`]).
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
-    WriteOp,
+    Answer, Check, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError,
+    Transaction, WriteOp,
 };
 
 use crate::inode::{Ino, Inode, RECORD};
@@ -87,6 +88,35 @@ pub async fn set(
     store.apply(&id()?, Transaction::new().change(change)).await.map(drop)
 }
 
+/// Pins a directory to a rank, on condition that it is pinned to the rank `from`. Returns whether it was.
+///
+/// # Errors
+/// Those of the store.
+pub async fn replace(
+    store: &dyn ObjectStore,
+    directory: Ino,
+    from: RankNumber,
+    to: RankNumber,
+) -> Result<bool, StoreError> {
+    let key: Key = directory.to_string().parse()?;
+    let change = Transaction::new()
+        .guard(Guard::Key { key: key.clone(), check: Check::Equal(encode(from)) })
+        .change(WriteOp::SetKey { key, value: encode(to) });
+    let outcome = store.apply(&id()?, change).await?;
+    Ok(matches!(outcome, Outcome::Done(_)))
+}
+
+/// Returns the directory in which a directory is, or in which another inode was created; `None` if the inode is gone.
+///
+/// # Errors
+/// Those of the store; `Corrupt` if the inode cannot be read.
+pub(super) async fn parent(store: &dyn ObjectStore, ino: Ino) -> Result<Option<Ino>, StoreError> {
+    let look = Transaction::new().read(ReadOp::Key { key: Key::new(Bytes::from_static(RECORD))? });
+    let Outcome::Done(done) = store.apply(&ino.object(), look).await? else { return Ok(None) };
+    let Some(Answer::Value(Some(record))) = done.answers.into_iter().next() else { return Ok(None) };
+    Ok(Some(Inode::decode(&record)?.parent))
+}
+
 /// Returns the rank of what is created in a directory: that of the nearest directory above it that is pinned, itself
 /// included, or rank 0.
 ///
@@ -105,11 +135,9 @@ pub async fn rank_of(store: &dyn ObjectStore, directory: Ino) -> Result<RankNumb
         if at == Ino::ROOT {
             break;
         }
-        let look = Transaction::new().read(ReadOp::Key { key: Key::new(Bytes::from_static(RECORD))? });
-        let Outcome::Done(done) = store.apply(&at.object(), look).await? else { break };
-        // A directory that was removed meanwhile, with all that was in it.
-        let Some(Answer::Value(Some(record))) = done.answers.into_iter().next() else { break };
-        at = Inode::decode(&record)?.parent;
+        // A directory that was removed meanwhile, with all that was in it, is in none.
+        let Some(above) = parent(store, at).await? else { break };
+        at = above;
     }
     Ok(0)
 }
@@ -132,6 +160,10 @@ mod tests {
         assert_eq!(rank_of(&store, Ino::ROOT).await.unwrap(), 1);
         // What is not there any more has no directory above it.
         assert_eq!(rank_of(&store, Ino(10)).await.unwrap(), 0);
+        assert!(replace(&store, Ino(9), 3, 4).await.unwrap());
+        assert!(!replace(&store, Ino(9), 3, 5).await.unwrap(), "it is another rank's by now");
+        assert!(!replace(&store, Ino(10), 3, 5).await.unwrap(), "it is not pinned");
+        assert_eq!(all(&store).await.unwrap(), BTreeMap::from([(Ino::ROOT, 1), (Ino(9), 4)]));
         set(&store, Ino(9), None).await.unwrap();
         assert_eq!(all(&store).await.unwrap(), BTreeMap::from([(Ino::ROOT, 1)]));
         assert_eq!(decode(&encode(RANK_MAX)), Some(RANK_MAX));

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nacre_balance::{
-    Decision, InForce, MadeMove, Migration, Move, Past, Policy, Published, Settings, Simulated, Step,
+    Decision, InForce, Kind, MadeMove, Migration, Move, Past, Policy, Published, Settings, Simulated, Step,
 };
 use nacre_quantity::{Escaped, count};
 use serde_json::{Value, json};
@@ -140,8 +140,11 @@ pub fn migration_text(migration: &Migration) -> String {
     let Migration { id, from, to, phase, since_ms, members } = migration;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = now.as_secs().saturating_sub(since_ms / 1000);
-    let left =
-        members.map_or(String::new(), |members| format!(", {} left", count(members, "member", "members")));
+    let (one, many) = match id.kind {
+        Kind::Subtree | Kind::Sequencer => ("sequencer", "sequencers"),
+        Kind::Group => ("member", "members"),
+    };
+    let left = members.map_or(String::new(), |members| format!(", {} left", count(members, one, many)));
     let (id, from, to) = (id.to_string(), Escaped::of(from), Escaped::of(to));
     format!("{} from {from} to {to}: {} for {seconds} s{left}", Escaped::of(&id), phase.name())
 }
