@@ -146,10 +146,15 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        for (node, name) in self.names.iter().enumerate() {
+        for name in &self.names {
             // What a failed test has left; a namespace takes its devices along.
-            for process in self.processes(node) {
-                let _ = kill_process(process, Signal::KILL);
+            let listed = Command::new("ip").args(["netns", "pids", name]).output();
+            for line in
+                String::from_utf8_lossy(&listed.map(|listed| listed.stdout).unwrap_or_default()).lines()
+            {
+                if let Some(process) = line.trim().parse().ok().and_then(Pid::from_raw) {
+                    let _ = kill_process(process, Signal::KILL);
+                }
             }
             let _ = Command::new("ip").args(["netns", "del", name]).status();
         }

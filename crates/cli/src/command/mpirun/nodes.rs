@@ -219,7 +219,7 @@ impl Run {
         let command: [&OsStr; 4] =
             [this.as_os_str(), "mpirun-node".as_ref(), task.name().as_ref(), plan.mpi.name().as_ref()];
         let mut command = attached::command(plan.launcher, &plan.layout.command(&passed, &command))?;
-        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        command.envs(variables.iter().map(|variable| (variable.0, &variable.1)));
         // A step of Slurm has its processors for itself otherwise, and the job's own would wait for its end.
         command.env("SLURM_OVERLAP", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
