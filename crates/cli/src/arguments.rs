@@ -295,6 +295,10 @@ pub enum Command {
     Fail(fail::Args),
     Mpirun(mpirun::Args),
     #[command(hide = true)]
+    MpirunLauncher(mpirun::attached::Args),
+    #[command(hide = true)]
+    MpirunNode(mpirun::node::Args),
+    #[command(hide = true)]
     MpirunWatchdog(watchdog::Args),
     Watch(watch::WatchArgs),
     Notify(watch::NotifyArgs),

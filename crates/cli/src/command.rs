@@ -78,6 +78,8 @@ fn dispatch(line: Line) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&line.common, args),
         Command::Mount(args) => mount::run(&session, &args),
         Command::Mpirun(args) => mpirun::run(&line.common, args),
+        Command::MpirunLauncher(args) => mpirun::attached::run(&args),
+        Command::MpirunNode(args) => mpirun::node::run(&args),
         Command::MpirunWatchdog(args) => watchdog::run(&args),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
@@ -136,6 +138,8 @@ async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> 
         | Command::Bench(_)
         | Command::Mount(_)
         | Command::Mpirun(_)
+        | Command::MpirunLauncher(_)
+        | Command::MpirunNode(_)
         | Command::MpirunWatchdog(_)
         | Command::Tour(_)
         | Command::TourClient(_)

@@ -416,6 +416,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "mpirun",
         &[
             ("nacre mpirun -n 4 ./program", "run a job with a correct atomic mode"),
+            ("nacre mpirun -hosts a,b -n 64 ./program", "run a job on two nodes, with a lock server on each"),
             (
                 "nacre mpirun --lock-servers nacre://192.0.2.1:6470 -n 64 ./program",
                 "use lock servers that are already running",

@@ -1,11 +1,14 @@
 //! The lock session of this process: one, for all files.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nacre::lock::{BlockingFile, BlockingLock, Description, Method, Mode, Request};
 use nacre::{BlockingStore, Engine, Error, ErrorKind, Store, Uri};
 use nacre_lock::Pattern;
+use nacre_rpc::{ClusterKey, MemoryKey};
 
 use crate::watchdog::Watched;
 use crate::{hint, signals, watchdog};
@@ -15,6 +18,9 @@ const STORE_VARIABLE: &str = "NACRE_STORE";
 
 /// The environment variable that names the file with the cluster's key.
 const KEY_VARIABLE: &str = "NACRE_KEY";
+
+/// The environment variable with the key of the servers that `nacre mpirun` has started on the nodes of the job.
+const JOB_KEY_VARIABLE: &str = "NACRE_MPIIO_KEY";
 
 static STORE: Mutex<Option<BlockingStore>> = Mutex::new(None);
 
@@ -46,12 +52,16 @@ fn store() -> Result<BlockingStore, Error> {
         return Err(Error::new(ErrorKind::Invalid, text));
     }
     let mut uri = Uri::from_os_str(&uri)?;
-    if let (Engine::Servers(_), Some(key)) = (&uri.engine, std::env::var_os(KEY_VARIABLE))
-        && !key.is_empty()
+    // Its file is read when the store is opened.
+    let job_key = job_key()?;
+    let named = || std::env::var_os(KEY_VARIABLE).filter(|key| !key.is_empty()).map(PathBuf::from);
+    if let (Engine::Servers(_), Some(key)) =
+        (&uri.engine, job_key.as_ref().map(MemoryKey::path).or_else(named))
     {
-        uri.options.key.get_or_insert(key.into());
+        uri.options.key.get_or_insert(key);
     }
     let opened = Store::open(&uri)?.blocking();
+    drop(job_key);
     opened.connect()?;
     if let Some(program) = watchdog::program() {
         let started = watchdog::start(&program, lease(&opened)?);
@@ -59,6 +69,19 @@ fn store() -> Result<BlockingStore, Error> {
     }
     *store = Some(opened.clone());
     Ok(opened)
+}
+
+/// Returns the key of the job's own servers on its nodes, if it has such.
+fn job_key() -> Result<Option<MemoryKey>, Error> {
+    let text = std::env::var_os(JOB_KEY_VARIABLE).unwrap_or_default();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    // It is a secret, so it is not cited.
+    let wrong = || {
+        Error::new(ErrorKind::Invalid, format!("{JOB_KEY_VARIABLE} is not a key of 64 hexadecimal digits"))
+    };
+    ClusterKey::from_hex(text.as_bytes()).ok_or_else(wrong)?.in_memory().map(Some)
 }
 
 /// Returns the time for which a lease of the servers lasts.

@@ -1,12 +1,15 @@
 //! The cluster key: the secret that the members of a cluster share.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nacre_object::{ErrorKind, Escaped, StoreError};
 use rand::TryRngCore;
+use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 
 /// The bytes of a cluster key.
 pub const KEY_BYTES: usize = 32;
@@ -45,6 +48,33 @@ impl ClusterKey {
         &self.0
     }
 
+    /// Reads a key from the text that its file holds; `None` if that is not 64 hexadecimal digits.
+    pub fn from_hex(text: &[u8]) -> Option<ClusterKey> {
+        parse(text.trim_ascii()).map(ClusterKey)
+    }
+
+    /// Returns the text that the file of the key holds.
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Writes the key to a file that is in memory alone, for interfaces that take the path of one. It leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the system makes no such file.
+    pub fn in_memory(&self) -> Result<MemoryKey, StoreError> {
+        let create = || -> io::Result<File> {
+            let mut file = File::from(memfd_create("nacre-key", MemfdFlags::CLOEXEC)?);
+            fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+            writeln!(file, "{}", self.to_hex())?;
+            Ok(file)
+        };
+        create().map(MemoryKey).map_err(|error| {
+            StoreError::new(ErrorKind::Io, format!("cannot keep the key in memory: {error}"))
+        })
+    }
+
     /// Writes the key to a new file that only the owner may read.
     ///
     /// # Errors
@@ -53,8 +83,7 @@ impl ClusterKey {
     pub fn save(&self, path: &Path) -> Result<(), StoreError> {
         let save = || -> io::Result<()> {
             let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-            let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
-            writeln!(file, "{hex}")?;
+            writeln!(file, "{}", self.to_hex())?;
             file.sync_all()
         };
         save().map_err(|error| {
@@ -87,12 +116,23 @@ impl ClusterKey {
             return Err(about(ErrorKind::Denied, why));
         }
         let text = std::fs::read(path).map_err(unread)?;
-        parse(text.trim_ascii()).map(ClusterKey).ok_or_else(|| {
+        ClusterKey::from_hex(&text).ok_or_else(|| {
             about(
                 ErrorKind::Invalid,
                 "it does not hold 64 hexadecimal digits; make one with nacre keygen".to_owned(),
             )
         })
+    }
+}
+
+/// A key in a file in memory, which is there until this is dropped.
+#[derive(Debug)]
+pub struct MemoryKey(File);
+
+impl MemoryKey {
+    /// Returns the path by which this process reads the file.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 }
 
@@ -123,6 +163,11 @@ mod tests {
         assert!(ClusterKey::load(&path).unwrap() == key);
         assert!(key.save(&path).unwrap_err().message.contains("exists"));
         assert_eq!(format!("{key:?}"), "ClusterKey(…)");
+
+        let in_memory = key.in_memory().unwrap();
+        assert!(ClusterKey::load(&in_memory.path()).unwrap() == key);
+        assert!(ClusterKey::from_hex(key.to_hex().as_bytes()).unwrap() == key);
+        assert!(ClusterKey::from_hex(b"00").is_none());
 
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(ClusterKey::load(&path).unwrap_err().kind, ErrorKind::Denied);

@@ -27,7 +27,7 @@ mod stream;
 pub use cursor::Cursor;
 pub use error::WireError;
 pub use frame::{Frame, MessageKind};
-pub use key::{ClusterKey, KEY_BYTES};
+pub use key::{ClusterKey, KEY_BYTES, MemoryKey};
 pub use nacre_quantity::repeated;
 pub use outbox::{Open, Outbox};
 pub use server::{Handled, Incoming, Peer, ServeOptions, Server, ServerLimits, Service, Services};

@@ -1,16 +1,25 @@
 //! `nacre mpirun`: runs an MPI job whose programs have an atomic mode of MPI-IO that holds, and lock servers for it.
 
+pub mod attached;
+mod layout;
+pub mod node;
+mod nodes;
+
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use nacre::{Address, Engine, Uri};
 use nacre_daemon::{Daemon, LEASE_MAX, LEASE_MIN, ServerOptions};
-use nacre_quantity::Escaped;
+use nacre_quantity::{Escaped, escaped_text};
 use rustix::process::Signal;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
+use tokio::time::Instant;
 
+use self::layout::Layout;
+use self::nodes::{Nodes, Plan};
 use super::child::{Caught, outcome, pass_on};
 use super::daemon;
 use crate::arguments::Common;
@@ -25,8 +34,8 @@ passed. A -- before it says so, where both have a flag of that name.
 
 The ranks get the library for the atomic mode through LD_PRELOAD, and the lock servers through NACRE_STORE. Files that are not in atomic \
 mode are left to the MPI library. Without --lock-servers, --store and NACRE_STORE, a lock server runs as long as the job, on a Unix \
-socket that only ranks on this node can reach. For several nodes, start \"nacre serve\" where all of them reach it. Here --store takes \
-the URI of servers only, as --lock-servers does.
+socket; if hosts are given and the job has several nodes, one runs on each, started by the launcher, and they share the locks of every \
+file. nacre then has to be at the same path on all nodes. Here --store takes the URI of servers only, as --lock-servers does.
 
 Exit codes: that of mpirun; 128 plus the signal number if a signal ended it; 126 if it cannot be run; 127 if it does not exist; 1 if \
 there is no library or no server for the job, or if no process of a job on this node has loaded the library; 2 for wrong usage.";
@@ -38,8 +47,25 @@ const QUESTIONS: [&str; 7] = ["--version", "-version", "-V", "--help", "-help", 
 const MARKS_VARIABLE: &str = "NACRE_MPIIO_MARKS";
 
 /// Flags of launchers by which ranks may run on other nodes, without the dashes before them.
-const HOST_FLAGS: [&str; 9] =
-    ["f", "H", "host", "hosts", "hostfile", "hostlist", "machinefile", "default-hostfile", "configfile"];
+const HOST_FLAGS: [&str; 14] = [
+    "f",
+    "H",
+    "host",
+    "hosts",
+    "hostfile",
+    "hostlist",
+    "machine",
+    "machines",
+    "machinefile",
+    "machinelist",
+    "default-hostfile",
+    "rf",
+    "rankfile",
+    "configfile",
+];
+
+/// The longest time that a launcher may take to end after SIGTERM, before it is killed.
+const END_MAX: Duration = Duration::from_secs(10);
 
 /// Variables by which they may: those of batch systems, and of the launchers.
 const HOST_VARIABLES: [&str; 12] = [
@@ -74,11 +100,11 @@ pub struct Args {
     /// ../lib/nacre]
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// The lock servers, as a URI: unix:PATH or nacre://HOST:PORT,… [default: --store or NACRE_STORE, or else a server
-    /// that is started for the job]
+    /// The lock servers, as a URI: unix:PATH or nacre://HOST:PORT,… [default: --store or NACRE_STORE, or else servers
+    /// that are started for the job, one on each of its nodes]
     #[arg(long, value_name = "URI")]
     lock_servers: Option<OsString>,
-    /// Time after which a silent rank loses its locks, 500ms to 1h, at the server that is started for the job [default:
+    /// Time after which a silent rank loses its locks, 500ms to 1h, at servers that are started for the job [default:
     /// 10s]
     #[arg(long, value_name = "TIME")]
     lock_lease: Option<Time>,
@@ -133,6 +159,31 @@ impl Mpi {
                 pair.push(value);
                 vec!["-x".into(), pair]
             }
+        }
+    }
+
+    /// Returns the flags by which the ranks get a variable with the value that the launcher has, which no command line shows.
+    fn inherited(self, name: &str) -> Vec<OsString> {
+        match self {
+            // They get all of them.
+            Mpi::Mpich => Vec::new(),
+            Mpi::Openmpi => vec!["-x".into(), name.into()],
+        }
+    }
+
+    /// Returns the variables in which the launcher tells a process its rank.
+    fn rank_variables(self) -> &'static [&'static str] {
+        match self {
+            Mpi::Mpich => &["PMI_RANK", "PMI_ID"],
+            Mpi::Openmpi => &["OMPI_COMM_WORLD_RANK"],
+        }
+    }
+
+    /// Returns the variables in which the launcher tells a process how it calls the node.
+    fn host_variables(self) -> &'static [&'static str] {
+        match self {
+            Mpi::Mpich => &["MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "PMI_HOSTNAME"],
+            Mpi::Openmpi => &["PMIX_HOSTNAME"],
         }
     }
 
@@ -193,6 +244,11 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     if args.atomic {
         words.extend(mpi.variable("NACRE_MPIIO_ATOMIC", OsStr::new("1")));
     }
+    // A "--" before mpirun's own flags is for this program.
+    let theirs = &args.words[usize::from(args.words.first().is_some_and(|word| word == "--"))..];
+    let may_leave = may_leave_this_node(theirs.iter(), |name| std::env::var_os(name).is_some());
+    let first = theirs.first().and_then(|word| word.to_str());
+    let is_question = first.is_some_and(|word| QUESTIONS.contains(&word));
     let named = || std::env::var_os(STORE_VARIABLE).filter(|uri| !uri.is_empty());
     let named = args.lock_servers.clone().or_else(|| common.store.clone()).or_else(named);
     let (mut servers, folder) = (None, Folder::create());
@@ -200,25 +256,28 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
         // Without marks, nobody hears of a library that was not loaded, but the job can run.
         Some(uri) => (servers_uri(&uri)?, folder.ok()),
         None => {
-            let folder = folder?;
-            let started = Servers::start(args.lock_lease.as_ref(), &folder)?;
-            (servers.insert(started).uri.clone(), Some(folder))
+            let (folder, lease) = (folder?, lease(&args)?);
+            let places = if is_question { None } else { places(mpi, theirs, may_leave) };
+            let plan = places.map(|layout| Plan { mpi, launcher: &launcher, layout, lease });
+            let started = Servers::start(plan, lease, &folder, &mut signals).await?;
+            (servers.insert(started).uri(), Some(folder))
         }
     };
     words.extend(mpi.variable(STORE_VARIABLE, &uri));
     if let Some(folder) = &folder {
         words.extend(mpi.variable(MARKS_VARIABLE, folder.0.as_os_str()));
     }
-    // A "--" before mpirun's own flags is for this program.
-    let theirs = args.words.iter().skip(usize::from(args.words.first().is_some_and(|word| word == "--")));
-    let may_leave = may_leave_this_node(theirs.clone(), |name| std::env::var_os(name).is_some());
-    let first = theirs.clone().next().and_then(|word| word.to_str());
-    let is_question = first.is_some_and(|word| QUESTIONS.contains(&word));
-    let words = mpi.command(words, theirs);
-    let ended = launched(&launcher, &words, &mut signals).await;
+    if let Some(Servers::Nodes(_)) = &servers {
+        words.extend(mpi.inherited(node::KEY_VARIABLE));
+    }
+    let command = command(&launcher, &mpi.command(words, theirs.iter()), servers.as_ref())?;
+    let ended = launched(command, &launcher, servers.as_mut(), &mut signals).await;
     // Also if the launcher cannot be run.
-    let stopped = servers.map_or(Ok(()), Servers::stop);
-    let status = ended?;
+    let stopped = match servers {
+        Some(servers) => servers.stop().await,
+        None => Ok(()),
+    };
+    let (status, is_unlocked) = ended?;
     let is_missing = match &folder {
         Some(folder) if !is_question => complain_of_missing(folder, &library, status, may_leave),
         _ => false,
@@ -226,7 +285,26 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     outcome(status)?;
     stopped?;
     // What is wrong has been said.
-    if is_missing { Err(Failure::Command { code: 1, sentence: None }) } else { Ok(()) }
+    if is_missing || is_unlocked { Err(Failure::Command { code: 1, sentence: None }) } else { Ok(()) }
+}
+
+/// Returns the places of a job that may run on other nodes; none if it runs on this one, or nothing can be told.
+fn places(mpi: Mpi, words: &[OsString], may_leave: bool) -> Option<Layout> {
+    if !may_leave {
+        return None;
+    }
+    let is_batch = || HOST_VARIABLES.iter().any(|name| std::env::var_os(name).is_some());
+    match Layout::read(mpi, words) {
+        Ok(layout) => (layout.names_hosts || is_batch()).then_some(layout),
+        Err(word) => {
+            output::complain(&format!(
+                "nacre: \"{}\" is not known to nacre mpirun, which therefore starts a lock server for the ranks of this node alone; \
+                 --lock-servers names others",
+                Escaped::of(&word)
+            ));
+            None
+        }
+    }
 }
 
 /// Returns whether ranks may run on other nodes, where the library leaves no marks for this program.
@@ -298,18 +376,68 @@ fn machine(head: &[u8; HEAD_BYTES]) -> [u8; 4] {
     [head[4], head[5], head[18], head[19]]
 }
 
-/// Runs the launcher to its end, and passes signals on to it.
-async fn launched(launcher: &Path, words: &[OsString], signals: &mut Caught) -> Result<ExitStatus, Failure> {
-    let mut child = spawn(launcher, words)?;
+/// Returns the command of the launcher.
+fn command(launcher: &Path, words: &[OsString], servers: Option<&Servers>) -> Result<Command, Failure> {
+    // The ranks get the servers by the launcher's flags; the launcher itself is not to look for any. A key that it has is of a job around
+    // this one.
+    match servers {
+        Some(Servers::Nodes(nodes)) => {
+            let mut command = attached::command(launcher, words)?;
+            command.env(node::KEY_VARIABLE, nodes.key.to_hex());
+            Ok(command)
+        }
+        _ => {
+            let mut command = Command::new(launcher);
+            command.args(words).env_remove(node::KEY_VARIABLE);
+            Ok(command)
+        }
+    }
+}
+
+/// Runs the launcher to its end, and passes signals on to it. Ends the job if its servers end before; returns whether they did.
+async fn launched(
+    mut command: Command,
+    launcher: &Path,
+    mut servers: Option<&mut Servers>,
+    signals: &mut Caught,
+) -> Result<(ExitStatus, bool), Failure> {
+    let mut child = command.spawn().map_err(|error| cannot_run(launcher, &error))?;
+    let (mut is_unlocked, mut kill_at) = (false, None);
     loop {
         tokio::select! {
-            status = child.wait() => return status.map_err(Failure::io("wait for mpirun")),
+            status = child.wait() => {
+                return Ok((status.map_err(Failure::io("wait for mpirun"))?, is_unlocked));
+            }
             signal = signals.next() => match signal {
                 // From a terminal the launcher gets it too.
                 Signal::INT => {}
                 signal => pass_on(&child, signal),
             },
+            why = lost(servers.as_deref_mut()), if !is_unlocked => {
+                output::complain(&format!("nacre: the job is ended, because its lock servers are gone: {}", escaped_text(&why)));
+                pass_on(&child, Signal::TERM);
+                (is_unlocked, kill_at) = (true, Some(Instant::now() + END_MAX));
+            }
+            () = at(kill_at) => {
+                pass_on(&child, Signal::KILL);
+                kill_at = None;
+            }
         }
+    }
+}
+
+/// Waits until servers on other nodes have ended, and returns why. Those in this process end with it.
+async fn lost(servers: Option<&mut Servers>) -> String {
+    match servers {
+        Some(Servers::Nodes(nodes)) => nodes.ended().await,
+        _ => std::future::pending().await,
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -387,34 +515,65 @@ fn servers_uri(uri: &OsStr) -> Result<OsString, Failure> {
     Ok(parsed.to_os_string())
 }
 
-/// A lock server in this process, which ends with it.
-struct Servers {
-    daemon: Daemon,
-    uri: OsString,
+/// Returns the lease of servers that are started for the job.
+fn lease(args: &Args) -> Result<Duration, Failure> {
+    match &args.lock_lease {
+        None => Ok(ServerOptions::default().lock_lease),
+        Some(lease) if (LEASE_MIN..=LEASE_MAX).contains(&lease.0) => Ok(lease.0),
+        Some(_) => Err(Failure::Usage("--lock-lease is a time from 500ms to 1h".to_owned())),
+    }
+}
+
+/// Lock servers of the job's own.
+enum Servers {
+    /// One in this process, which ends with it.
+    Here { daemon: Box<Daemon>, uri: OsString },
+    /// One on each node of the job.
+    Nodes(Box<Nodes>),
 }
 
 impl Servers {
-    fn start(lease: Option<&Time>, folder: &Folder) -> Result<Servers, Failure> {
-        if lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease.0)) {
-            return Err(Failure::Usage("--lock-lease is a time from 500ms to 1h".to_owned()));
+    /// Starts them: one on each node if the job has others than this one.
+    async fn start(
+        plan: Option<Plan<'_>>,
+        lease: Duration,
+        folder: &Folder,
+        signals: &mut Caught,
+    ) -> Result<Servers, Failure> {
+        if let Some(plan) = plan
+            && let Some(nodes) = Nodes::start(&plan, signals).await?
+        {
+            return Ok(Servers::Nodes(Box::new(nodes)));
         }
-        let default = ServerOptions::default();
         let options = ServerOptions {
             store: Some(Uri { engine: Engine::Memory, options: Default::default() }),
             lock: true,
-            lock_lease: lease.map_or(default.lock_lease, |lease| lease.0),
+            lock_lease: lease,
             listen: vec![Address::Unix(folder.0.join("locks")).to_os_string()],
             http: None,
-            ..default
+            ..ServerOptions::default()
         };
         let started = Daemon::start(&options).map_err(Failure::store("start a lock server for the job"));
-        let daemon = started?;
+        let daemon = Box::new(started?);
         let uri = daemon.addresses().first().map(daemon::uri).unwrap_or_default();
-        Ok(Servers { daemon, uri })
+        Ok(Servers::Here { daemon, uri })
     }
 
-    fn stop(self) -> Result<(), Failure> {
-        Ok(self.daemon.stop()?)
+    fn uri(&self) -> OsString {
+        match self {
+            Servers::Here { uri, .. } => uri.clone(),
+            Servers::Nodes(nodes) => nodes.uri.clone(),
+        }
+    }
+
+    async fn stop(self) -> Result<(), Failure> {
+        match self {
+            Servers::Here { daemon, .. } => Ok(daemon.stop()?),
+            Servers::Nodes(nodes) => {
+                nodes.stop().await;
+                Ok(())
+            }
+        }
     }
 }
 
@@ -443,11 +602,6 @@ impl Drop for Folder {
         // A folder that stays behind does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-fn spawn(launcher: &Path, words: &[OsString]) -> Result<Child, Failure> {
-    // The ranks get the variable by the launcher's flags; the launcher itself is not to look for servers.
-    Command::new(launcher).args(words).spawn().map_err(|error| cannot_run(launcher, &error))
 }
 
 fn cannot_run(launcher: &Path, error: &io::Error) -> Failure {
