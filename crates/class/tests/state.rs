@@ -82,8 +82,8 @@ fn tables_start_as_the_text_made_them() {
         "local t = setmetatable({}, {__newindex = function(t, k, v) rawset(t, k, v) end}) function m(i, o) o:append(tostring(t.x)) t.x = 1 end",
         "local k = 0 local t = setmetatable({}, {__call = function() k = k + 1 return k end}) function m(i, o) o:append('' .. t()) end",
         "local object = {} function m(i, o) local ok, e = pcall(error, object) e.k = (e.k or 0) + 1 o:append('' .. e.k) end",
-        "local declaration = {} function m(i, o) declaration.writes = false o:append('called') objclass.create() end
-         objclass.register(m, declaration) m = nil function m() end",
+        "local declaration = {} function m(i, o) declaration.writes = false end
+         function h() objclass.create() end objclass.register(h, declaration)",
     ] {
         check(text);
     }

@@ -214,6 +214,7 @@ impl Walk<'_, '_> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use bytes::Bytes;
 
@@ -225,13 +226,15 @@ mod tests {
 
     /// Calls a method of a class, which may fail, and returns whether the next call finds its environment.
     fn is_kept(text: &str, method: &str) -> bool {
-        let class = Class::new("c".to_owned(), 1, text.to_owned().into(), Vec::new(), Bounds::default());
+        // A busy machine may stand still for long.
+        let bounds = Bounds { wall: Duration::from_secs(60), ..Bounds::default() };
+        let class = Class::new("c".to_owned(), 1, text.to_owned().into(), Vec::new(), bounds);
         let catalogue = Arc::new(Catalogue::of(class));
         let class = catalogue.class("c").unwrap().clone();
         let mut vm = Vm::new();
         for _ in 0..3 {
             let call = Call::new(View::default(), catalogue.clone());
-            vm.run(call, &class, method, Bytes::new(), &Bounds::default());
+            vm.run(call, &class, method, Bytes::new(), &bounds);
         }
         let kept = vm.host.compiled()[&class.id()].kept;
         matches!(kept, Kept::Methods { .. })
