@@ -1,14 +1,15 @@
 //! Classes: their texts and versions, and the catalogue of all that are current at one epoch.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::Bounds;
 use crate::registry::Record;
+use crate::rewrite::{SharedNames, shared_names};
 
 /// The maximum length of a class's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -47,6 +48,8 @@ pub struct Class {
     pub bounds: Bounds,
     /// A number that no other class of this process has, by which machines know what they have compiled.
     id: u64,
+    /// What the functions of the text do with variables that are not their own, once it was asked for.
+    names: OnceLock<Option<SharedNames>>,
 }
 
 impl Class {
@@ -54,13 +57,18 @@ impl Class {
     pub fn new(name: String, version: u64, text: Bytes, methods: Vec<Method>, bounds: Bounds) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { name, version, text, methods, bounds: bounds.clamped(), id }
+        Self { name, version, text, methods, bounds: bounds.clamped(), id, names: OnceLock::new() }
     }
 
     /// Returns whether it was made from a record.
     pub(crate) fn is(&self, record: &Record) -> bool {
         let Record { version, text, methods, bounds, .. } = record;
         (self.version, &self.text[..], &self.methods, self.bounds) == (*version, &text[..], methods, *bounds)
+    }
+
+    /// Returns what the functions of the text do with variables that are not their own; `None` if that is not known, or too much.
+    pub(crate) fn shared_names(&self) -> Option<&SharedNames> {
+        self.names.get_or_init(|| shared_names(&self.text)).as_ref()
     }
 
     /// Returns the number that no other class of this process has.

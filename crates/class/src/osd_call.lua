@@ -20,7 +20,7 @@
   local ok, result = pcall(function()
     local invoke = prelude(count, join, N, G, CONSTANTS)
     script_strings, script_buffers = string_meta.__index, buffer_meta.__index
-    return invoke(class, N.chunk(class), name, given, output)
+    return invoke(class, name, given, output, N.chunk(class))
   end)
   to_host()
   -- What is answered without an error and changes nothing is a read, of which the OSD keeps no record.

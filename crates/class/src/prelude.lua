@@ -11,8 +11,10 @@ local raw_format, raw_unpack, raw_pack = G.string.format, G.table.unpack, G.tabl
 local string_pack, string_unpack = N.linear(G.string.pack), N.linear_first(G.string.unpack)
 local math_type = G.math.type
 local settle, metatable, sorted_keys, search, permit = N.settle, N.metatable, N.sorted_keys, N.search, N.permit
+local last_of = N.last
 
--- The methods that the running class has registered, and whether its method may write.
+-- The methods that the running class has registered, and whether its method may write. Where the environment of an earlier call
+-- serves this one, the methods that its text registered are in the first element.
 local registered, writable = {}, true
 -- The libraries, which cannot be changed.
 local frozen = {}
@@ -446,7 +448,8 @@ for name, number in G.next, constants do objclass[name] = number end
 -- method is about.
 function objclass.register(f, declaration)
   argument(f, 1, "function", "register")
-  if registered[f] ~= nil then error("Cannot register handler more than once", 2) end
+  local before = registered[1]
+  if registered[f] ~= nil or before and before[f] ~= nil then error("Cannot register handler more than once", 2) end
   registered[f] = type(declaration) == "table" and declaration or true
 end
 
@@ -489,17 +492,57 @@ local function instantiate(chunk)
   return env
 end
 
-local function invoke(class, chunk, method, input, output)
+-- Returns what later calls need of an environment: its functions by name, before them what was registered, and which of that only
+-- reads.
+local function methods_of(env, declared)
+  local reads = {}
+  local methods = { declared, reads }
+  for name, f in G.next, env do
+    if type(name) == "string" and type(f) == "function" then
+      methods[name] = f
+      if declared[f] ~= nil then reads[f] = is_read_only(declared[f]) end
+    end
+  end
+  return methods
+end
+
+-- The functions that scripts see. None of them keeps anything from one call to the next.
+local provided = {}
+
+-- Runs a class's text, and keeps its methods for later calls if it is new and no call can change what they reach. Returns a method, and
+-- whether it only reads; nil instead of that if it is not registered.
+local function find(class, chunk, method, is_new)
+  local touches, instructions, bytes
+  if is_new then touches, instructions, bytes = N.watch() end
   local env = instantiate(chunk)
-  local handler = rawget(env, method)
+  local handler, declared = rawget(env, method), registered
+  if is_new and N.is_constant(class, touches, env, frozen, provided) then
+    N.keep(class, methods_of(env, declared), instructions, bytes)
+    registered = { declared }
+  end
+  local declaration = declared[handler]
+  if declaration == nil then return handler, nil end
+  return handler, is_read_only(declaration)
+end
+
+-- Calls a method. `kept` are the methods of the class if they were kept, false if they cannot be, and nil if that is not known: nobody
+-- knows it in an OSD.
+local function invoke(class, method, input, output, chunk, kept)
+  local handler, reads
+  if kept then
+    -- What this call registers is its own.
+    handler, registered = kept[method], { kept[1] }
+    if handler then reads = kept[2][handler] end
+  else
+    handler, reads = find(class, chunk, method, kept == nil and N.watch ~= nil)
+  end
   if type(handler) ~= "function" then N.no_method(class, method) end
-  local declaration = registered[handler]
-  if declaration == nil then error("Handler is not registered", 0) end
-  if writable and is_read_only(declaration) then
+  if reads == nil then error("Handler is not registered", 0) end
+  if writable and reads then
     writable = false
     permit(false)
   end
-  return N.last(handler(input, output))
+  return last_of(handler(input, output))
 end
 
 -- Calls a method of a class of the same epoch on the same object. Returns its output and its result.
@@ -515,9 +558,9 @@ function nacre.call(name, input)
   if type(input) == "userdata" then given = input elseif input ~= nil then N.bufferlist.append(given, input) end
   local saved_registered, saved_writable = registered, writable
   -- Before the depth: that there is no such class is an error of the caller, which may catch it.
-  local chunk = N.chunk(class)
+  local chunk, kept = N.chunk(class)
   depth = depth + 1
-  local ok, result, text = pcall(invoke, class, chunk, method, given, output)
+  local ok, result, text = pcall(invoke, class, method, given, output, chunk, kept)
   depth = depth - 1
   registered, writable = saved_registered, saved_writable
   permit(writable)
@@ -531,9 +574,9 @@ function nacre.call(name, input)
   return N.bufferlist.str(output), result
 end
 
-local function run(class, chunk, method, input, output)
+local function run(class, method, input, output, chunk, kept)
   depth, writable = 0, true
-  return invoke(class, chunk, method, input, output)
+  return invoke(class, method, input, output, chunk, kept)
 end
 
 -- Returns the methods that a class registers: their names and declarations, in fives.
@@ -557,6 +600,13 @@ local function inspect(chunk)
     end
   end
   return found
+end
+
+-- An OSD, which keeps no methods, need not know them.
+for _, library in G.ipairs(N.watch and { globals, strings, tables, maths, objclass, nacre } or {}) do
+  for _, f in G.next, library do
+    if type(f) == "function" then provided[f] = true end
+  end
 end
 
 return run, inspect

@@ -12,7 +12,14 @@
 //!
 //! The rewriting guards against mistakes. It is no protection from somebody who may call the class `lua` himself.
 
+mod names;
+mod token;
+
 use std::fmt;
+
+use self::names::Scopes;
+pub(crate) use self::names::SharedNames;
+use self::token::{Kind, Token, Wrong, tokens};
 
 /// The name of the function that counts.
 pub const COUNT: &str = "nacre_count";
@@ -51,187 +58,19 @@ impl fmt::Display for Unbounded {
 ///
 /// [`Unbounded`] if the text is not in the language that Lua 5.3 and 5.4 share, or uses a name that is reserved.
 pub fn rewrite(text: &[u8]) -> Result<Vec<u8>, Unbounded> {
-    let tokens = tokens(text).map_err(|(at, reason)| unbounded(text, at, reason))?;
-    let mut parser = Parser {
-        text,
-        tokens,
-        at: 0,
-        depth: 0,
-        edits: Vec::new(),
-        counter: 0,
-        spent: 0,
-        labelled: false,
-        varargs: vec![true],
-    };
-    parser.chunk().map_err(|(at, reason)| unbounded(text, at, reason))?;
-    Ok(parser.edited())
+    let parsed = Parser::parse(text).map_err(|(at, reason)| unbounded(text, at, reason))?;
+    Ok(parsed.edited())
+}
+
+/// Returns what the functions of a text do with variables that are not their own; `None` if they may change global ones, or if the
+/// text cannot be rewritten.
+pub(crate) fn shared_names(text: &[u8]) -> Option<SharedNames> {
+    Parser::parse(text).ok()?.scopes.shared()
 }
 
 fn unbounded(text: &[u8], at: usize, reason: String) -> Unbounded {
     let line = text[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1;
     Unbounded { line, reason }
-}
-
-/// A place in the text, and what is wrong there.
-type Wrong = (usize, String);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Name,
-    Keyword,
-    Number,
-    Text,
-    Symbol,
-    End,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Token {
-    kind: Kind,
-    start: usize,
-    end: usize,
-}
-
-const KEYWORDS: [&str; 22] = [
-    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local",
-    "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
-];
-
-/// Symbols, longer ones before those that they begin with.
-const SYMBOLS: [&str; 33] = [
-    "...", "..", "==", "~=", "<=", ">=", "//", "::", "<<", ">>", "+", "-", "*", "/", "%", "^", "#", "&", "~",
-    "|", "<", ">", "=", "(", ")", "{", "}", "[", "]", ";", ":", ",", ".",
-];
-
-fn is_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_'
-}
-
-/// Splits a text into tokens, the last of which is the end. Comments and spaces are none.
-fn tokens(text: &[u8]) -> Result<Vec<Token>, Wrong> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while let Some(&byte) = text.get(at) {
-        let rest = &text[at..];
-        let (kind, end) = match byte {
-            b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c => {
-                at += 1;
-                continue;
-            }
-            b'-' if rest.starts_with(b"--") => {
-                at += match bracket_level(&rest[2..]) {
-                    Some(level) => 2 + bracket_end(text, at + 2, level)?,
-                    None => rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len()),
-                };
-                continue;
-            }
-            b'"' | b'\'' => (Kind::Text, at + quoted_end(text, at)?),
-            b'[' if bracket_level(rest).is_some() => {
-                let level = bracket_level(rest).unwrap_or(0);
-                (Kind::Text, at + bracket_end(text, at, level)?)
-            }
-            b'0'..=b'9' => (Kind::Number, number_end(text, at)?),
-            b'.' if rest.get(1).is_some_and(u8::is_ascii_digit) => (Kind::Number, number_end(text, at)?),
-            byte if is_name(byte) => {
-                let end = at + rest.iter().position(|byte| !is_name(*byte)).unwrap_or(rest.len());
-                let word = &text[at..end];
-                if word == COUNT.as_bytes() || word == JOIN.as_bytes() {
-                    let name = String::from_utf8_lossy(word);
-                    return Err((
-                        at,
-                        format!("the name \"{name}\" is reserved for what Nacre puts into the text"),
-                    ));
-                }
-                let keyword = KEYWORDS.iter().any(|keyword| keyword.as_bytes() == word);
-                (if keyword { Kind::Keyword } else { Kind::Name }, end)
-            }
-            _ => match SYMBOLS.iter().find(|symbol| rest.starts_with(symbol.as_bytes())) {
-                Some(symbol) => (Kind::Symbol, at + symbol.len()),
-                None => return Err((at, format!("byte {byte} does not begin a token of Lua"))),
-            },
-        };
-        if kind == Kind::Text && end - at > LITERAL_BYTES_MAX {
-            return Err((at, format!("a literal string has at most {LITERAL_BYTES_MAX} bytes in an OSD")));
-        }
-        found.push(Token { kind, start: at, end });
-        at = end;
-    }
-    found.push(Token { kind: Kind::End, start: text.len(), end: text.len() });
-    Ok(found)
-}
-
-/// Returns the level of the long bracket that a text begins with: the number of its equals signs.
-fn bracket_level(text: &[u8]) -> Option<usize> {
-    let level = text.strip_prefix(b"[")?.iter().take_while(|byte| **byte == b'=').count();
-    (text.get(1 + level) == Some(&b'[')).then_some(level)
-}
-
-/// Returns the length of the long bracket at a place.
-fn bracket_end(text: &[u8], at: usize, level: usize) -> Result<usize, Wrong> {
-    let close = [&b"]"[..], &vec![b'='; level], b"]"].concat();
-    let start = 2 + level;
-    let found = text[at + start..].windows(close.len()).position(|window| window == close);
-    found
-        .map(|found| start + found + close.len())
-        .ok_or_else(|| (at, "a long bracket is not closed".to_owned()))
-}
-
-/// Returns the length of the quoted string at a place. Only where it ends matters: escapes are skipped.
-fn quoted_end(text: &[u8], start: usize) -> Result<usize, Wrong> {
-    let open = || (start, "a string is not closed".to_owned());
-    let mut at = start + 1;
-    loop {
-        match *text.get(at).ok_or_else(open)? {
-            byte if byte == text[start] => return Ok(at + 1 - start),
-            b'\n' | b'\r' => return Err(open()),
-            b'\\' => match *text.get(at + 1).ok_or_else(open)? {
-                // All space that follows is skipped, newlines too.
-                b'z' => {
-                    at += 2;
-                    let space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c);
-                    at += text[at..].iter().take_while(|byte| space(byte)).count();
-                }
-                // A newline of two bytes is one.
-                newline @ (b'\n' | b'\r') => {
-                    let second = text.get(at + 2);
-                    let pair = matches!((newline, second), (b'\n', Some(b'\r')) | (b'\r', Some(b'\n')));
-                    at += if pair { 3 } else { 2 };
-                }
-                _ => at += 2,
-            },
-            _ => at += 1,
-        }
-    }
-}
-
-/// Returns where the number at a place ends: as far as Lua reads one. What it would not take for a number is an error.
-fn number_end(text: &[u8], start: usize) -> Result<usize, Wrong> {
-    let hex = text[start] == b'0' && matches!(text.get(start + 1), Some(b'x' | b'X'));
-    let exponent: &[u8] = if hex { b"pP" } else { b"eE" };
-    let mut at = if hex { start + 2 } else { start };
-    let (mut dots, mut exponents) = (0, 0);
-    while let Some(&byte) = text.get(at) {
-        if exponent.contains(&byte) {
-            exponents += 1;
-            at += 1;
-            if matches!(text.get(at), Some(b'+' | b'-')) {
-                at += 1;
-            }
-        } else if byte == b'.' {
-            dots += 1;
-            at += 1;
-        } else if byte.is_ascii_hexdigit() && (hex || byte.is_ascii_digit()) {
-            at += 1;
-        } else if is_name(byte) {
-            return Err((start, "a malformed number".to_owned()));
-        } else {
-            break;
-        }
-    }
-    if dots > 1 || exponents > 1 {
-        return Err((start, "a malformed number; put a space before \"..\"".to_owned()));
-    }
-    Ok(at)
 }
 
 /// A change of the text: at a place, a number of bytes are replaced. Those of one place are made in the order in which they came.
@@ -260,9 +99,37 @@ struct Parser<'a> {
     labelled: bool,
     /// True for each function around that takes a variable number of arguments.
     varargs: Vec<bool>,
+    scopes: Scopes<'a>,
+}
+
+/// A name or an expression in parentheses, with all that is looked up in it or called.
+struct Suffixed<'a> {
+    is_call: bool,
+    /// The name that it begins with.
+    name: Option<&'a [u8]>,
+    /// True if something is looked up in the name.
+    is_field: bool,
 }
 
 impl<'a> Parser<'a> {
+    /// Parses a text.
+    fn parse(text: &'a [u8]) -> Result<Self, Wrong> {
+        let mut parser = Self {
+            text,
+            tokens: tokens(text)?,
+            at: 0,
+            depth: 0,
+            edits: Vec::new(),
+            counter: 0,
+            spent: 0,
+            labelled: false,
+            varargs: vec![true],
+            scopes: Scopes::new(),
+        };
+        parser.chunk()?;
+        Ok(parser)
+    }
+
     fn token(&self) -> Token {
         // The last token is the end, behind which nobody goes.
         self.tokens[self.at.min(self.tokens.len() - 1)]
@@ -305,9 +172,13 @@ impl<'a> Parser<'a> {
         self.wrong(format!("\"{word}\" is expected, and \"{found}\" found"))
     }
 
-    fn name(&mut self) -> Result<Token, Wrong> {
+    fn name(&mut self) -> Result<&'a [u8], Wrong> {
+        let name = self.word();
         match self.token().kind {
-            Kind::Name => Ok(self.advance()),
+            Kind::Name => {
+                self.advance();
+                Ok(name)
+            }
             _ => self.wrong("a name is expected"),
         }
     }
@@ -369,6 +240,13 @@ impl<'a> Parser<'a> {
     }
 
     fn block(&mut self) -> Result<(), Wrong> {
+        let place = self.scopes.open();
+        self.statements()?;
+        self.scopes.close(place);
+        Ok(())
+    }
+
+    fn statements(&mut self) -> Result<(), Wrong> {
         while !self.block_ends() {
             if self.is("return") {
                 self.pause();
@@ -453,45 +331,59 @@ impl<'a> Parser<'a> {
             }
             b"for" => {
                 self.advance();
-                self.name()?;
+                let mut names = vec![self.name()?];
                 if self.takes("=") {
                     self.expressions()?;
                 } else {
                     while self.takes(",") {
-                        self.name()?;
+                        names.push(self.name()?);
                     }
                     self.expect("in")?;
                     self.expressions()?;
                 }
-                self.loop_body(0)
+                let place = self.scopes.open();
+                self.declare(names);
+                self.loop_body(0)?;
+                self.scopes.close(place);
+                Ok(())
             }
             b"repeat" => {
                 let repeat = self.advance();
                 self.counted(repeat.end, |parser| {
-                    parser.block()?;
+                    // The condition sees the variables of the body.
+                    let place = parser.scopes.open();
+                    parser.statements()?;
                     parser.expect("until")?;
-                    parser.expression()
+                    parser.expression()?;
+                    parser.scopes.close(place);
+                    Ok(())
                 })
             }
             b"function" => {
                 self.advance();
-                self.name()?;
+                let name = self.name()?;
+                let mut is_field = false;
                 while self.takes(".") {
                     self.name()?;
+                    is_field = true;
                 }
-                if self.takes(":") {
+                let is_method = self.takes(":");
+                if is_method {
                     self.name()?;
                 }
-                self.function_body()
+                self.scopes.assign(name, is_field || is_method);
+                self.function_body(is_method)
             }
             b"local" => {
                 self.advance();
                 if self.takes("function") {
-                    self.name()?;
-                    return self.function_body();
+                    let name = self.name()?;
+                    self.scopes.declare(name);
+                    return self.function_body(false);
                 }
+                let mut names = Vec::new();
                 loop {
-                    self.name()?;
+                    names.push(self.name()?);
                     if self.is("<") {
                         return self.wrong("variables with attributes are not in Lua 5.3, which OSDs run");
                     }
@@ -499,7 +391,12 @@ impl<'a> Parser<'a> {
                         break;
                     }
                 }
-                if self.takes("=") { self.expressions() } else { Ok(()) }
+                if self.takes("=") {
+                    self.expressions()?;
+                }
+                // The values do not see the variables yet.
+                self.declare(names);
+                Ok(())
             }
             b"break" => {
                 self.advance();
@@ -535,8 +432,18 @@ impl<'a> Parser<'a> {
         self.expect("end").map(drop)
     }
 
+    fn declare(&mut self, names: Vec<&'a [u8]>) {
+        for name in names {
+            self.scopes.declare(name);
+        }
+    }
+
     /// Parses parameters, a block with a counter, and `end`.
-    fn function_body(&mut self) -> Result<(), Wrong> {
+    fn function_body(&mut self, is_method: bool) -> Result<(), Wrong> {
+        self.scopes.enter();
+        if is_method {
+            self.scopes.declare(b"self");
+        }
         self.expect("(")?;
         let mut varargs = false;
         if !self.is(")") {
@@ -545,7 +452,8 @@ impl<'a> Parser<'a> {
                     varargs = true;
                     break;
                 }
-                self.name()?;
+                let name = self.name()?;
+                self.scopes.declare(name);
                 if !self.takes(",") {
                     break;
                 }
@@ -555,25 +463,29 @@ impl<'a> Parser<'a> {
         self.varargs.push(varargs);
         self.counted(head.end, Self::block)?;
         self.varargs.pop();
+        self.scopes.leave();
         self.expect("end").map(drop)
     }
 
     fn expression_statement(&mut self) -> Result<(), Wrong> {
-        let mut is_call = self.suffixed()?;
+        let mut target = self.suffixed()?;
         if !self.is("=") && !self.is(",") {
-            return match is_call {
+            return match target.is_call {
                 true => Ok(()),
                 false => self.wrong("an expression is not a statement"),
             };
         }
         loop {
-            if is_call {
+            if target.is_call {
                 return self.wrong("a value cannot be assigned to a call");
+            }
+            if let Some(name) = target.name {
+                self.scopes.assign(name, target.is_field);
             }
             if !self.takes(",") {
                 break;
             }
-            is_call = self.suffixed()?;
+            target = self.suffixed()?;
         }
         self.expect("=")?;
         self.expressions()
@@ -661,7 +573,7 @@ impl<'a> Parser<'a> {
             return self.table();
         }
         if self.takes("function") {
-            return self.function_body();
+            return self.function_body(false);
         }
         self.suffixed().map(drop)
     }
@@ -687,32 +599,35 @@ impl<'a> Parser<'a> {
         self.expect("}").map(drop)
     }
 
-    /// Parses a name or an expression in parentheses, and all that is looked up in it or called. Returns whether it is a call.
-    fn suffixed(&mut self) -> Result<bool, Wrong> {
-        let mut is_call = false;
+    /// Parses a name or an expression in parentheses, and all that is looked up in it or called.
+    fn suffixed(&mut self) -> Result<Suffixed<'a>, Wrong> {
+        let mut found = Suffixed { is_call: false, name: None, is_field: false };
         if self.takes("(") {
             self.expression()?;
             self.expect(")")?;
         } else {
-            self.name()?;
+            let name = self.name()?;
+            found.name = Some(name);
+            found.is_field = self.is(".") || self.is("[");
+            self.scopes.mention(name, !found.is_field);
         }
         loop {
             if self.takes(".") {
                 self.name()?;
-                is_call = false;
+                found.is_call = false;
             } else if self.takes("[") {
                 self.expression()?;
                 self.expect("]")?;
-                is_call = false;
+                found.is_call = false;
             } else if self.takes(":") {
                 self.name()?;
                 self.arguments()?;
-                is_call = true;
+                found.is_call = true;
             } else if self.is("(") || self.is("{") || self.token().kind == Kind::Text {
                 self.arguments()?;
-                is_call = true;
+                found.is_call = true;
             } else {
-                return Ok(is_call);
+                return Ok(found);
             }
         }
     }

@@ -61,7 +61,7 @@ pub struct Called {
     /// The number of attempts: more than one if others changed the object meanwhile.
     pub attempts: u32,
     /// The instructions that the last run took: those of the machine in whole thousands, and what library functions were
-    /// charged.
+    /// charged. Those of the class's text are among them, whether or not it ran again.
     pub instructions: u64,
 }
 

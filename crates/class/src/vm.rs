@@ -11,6 +11,7 @@
 
 mod blocks;
 mod host;
+mod keep;
 mod library;
 mod module;
 mod objclass;
@@ -36,6 +37,8 @@ const GARBAGE_BYTES: usize = 1 << 20;
 const SPARE_BYTES_MAX: usize = 8 << 20;
 /// The text of the environment.
 pub(crate) const PRELUDE: &str = include_str!("prelude.lua");
+/// Its name, which is that of no class.
+const PRELUDE_NAME: &std::ffi::CStr = c"=[nacre]";
 
 /// The end of a run.
 #[derive(Debug)]
@@ -132,7 +135,7 @@ fn raised(stack: &Stack<'_>, text: &str) -> Outcome {
 }
 
 /// The natives of all tables, one after another.
-const NATIVES: [Native; native_count()] = {
+static NATIVES: [Native; native_count()] = {
     let mut all: [Native; native_count()] = [library::NATIVES[0].1; native_count()];
     let (mut table, mut number) = (0, 0);
     while table < TABLES.len() {
@@ -233,7 +236,7 @@ impl Vm {
                 state,
                 PRELUDE.as_ptr().cast(),
                 PRELUDE.len(),
-                c"=nacre".as_ptr(),
+                PRELUDE_NAME.as_ptr(),
                 c"t".as_ptr(),
             );
             assert_eq!(status, ffi::LUA_OK, "the prelude does not compile: {}", top_text(state));
@@ -318,29 +321,34 @@ impl Vm {
         bounds: &Bounds,
     ) -> (Call, Ended, u64) {
         self.host.begin(call, bounds);
-        let stack = self.stack();
-        stack.push_registered(self.run);
-        stack.push_bytes(class.name.as_bytes());
-        let ended = match stack.push_class(class) {
-            Err(text) => Ended::Failed(errno::EIO, text),
-            Ok(()) => {
-                stack.push_bytes(method.as_bytes());
-                let (input, output) = stack.call(|call| {
-                    let input = call.buffers.add(input);
-                    call.output = call.buffers.add(Bytes::new());
-                    (input, call.output)
-                });
-                stack.push_buffer(input);
-                stack.push_buffer(output);
-                match self.protect(5) {
-                    true => self.returned(),
-                    false => self.failed(),
-                }
-            }
+        let ended = match self.push_call(class, method, input) {
+            Err(ended) => ended,
+            Ok(()) => match self.protect(6) {
+                true => self.returned(),
+                false => self.failed(),
+            },
         };
         let taken = bounds.instructions.saturating_sub(self.host.instructions_left());
         let (call, ended) = self.finish(ended);
         (call, ended, taken)
+    }
+
+    /// Pushes the function that calls a method, and its arguments.
+    fn push_call(&self, class: &Class, method: &str, input: Bytes) -> Result<(), Ended> {
+        let stack = self.stack();
+        stack.push_registered(self.run);
+        stack.push_bytes(class.name.as_bytes());
+        stack.push_bytes(method.as_bytes());
+        let (input, output) = stack.call(|call| {
+            let input = call.buffers.add(input);
+            call.output = call.buffers.add(Bytes::new());
+            (input, call.output)
+        });
+        stack.push_buffer(input);
+        stack.push_buffer(output);
+        stack.push_class(class).map_err(|text| Ended::Failed(errno::EIO, text))?;
+        // What was exceeded, the host knows.
+        stack.push_kept(class).map_err(|_| Ended::Failed(errno::EIO, String::new()))
     }
 
     /// Runs the text of a class, and returns the methods that it registers: five strings for each.

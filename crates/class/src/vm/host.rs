@@ -12,6 +12,7 @@ use std::time::Instant;
 use mlua_sys as ffi;
 
 use super::blocks::Blocks;
+use super::keep::Compiled;
 use crate::bounds::{Bound, Bounds};
 use crate::call::Call;
 use crate::errno::Errno;
@@ -62,8 +63,10 @@ pub(crate) struct Host {
     /// The block of Lua's stack.
     stack: Cell<*mut c_void>,
     output_max: Cell<usize>,
-    /// The functions of compiled classes, by the classes' numbers: references into the registry.
-    compiled: RefCell<HashMap<u64, c_int>>,
+    /// Compiled classes, by their numbers.
+    compiled: RefCell<HashMap<u64, Compiled>>,
+    /// How often anything of the call was looked at or changed, or an error was caught.
+    touches: Cell<u64>,
 }
 
 impl Host {
@@ -86,6 +89,7 @@ impl Host {
             stack: Cell::new(ptr::null_mut()),
             output_max: Cell::new(usize::MAX),
             compiled: RefCell::new(HashMap::new()),
+            touches: Cell::new(0),
         }
     }
 
@@ -138,8 +142,8 @@ impl Host {
         self.output_max.get()
     }
 
-    /// Returns the functions of compiled classes.
-    pub(super) fn compiled(&self) -> RefMut<'_, HashMap<u64, c_int>> {
+    /// Returns the compiled classes.
+    pub(super) fn compiled(&self) -> RefMut<'_, HashMap<u64, Compiled>> {
         self.compiled.borrow_mut()
     }
 
@@ -172,7 +176,7 @@ impl Host {
 
     /// Makes sure that a native function may allocate a number of bytes; false if it may not.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
-        let wanted = self.used.get().saturating_add(self.external.get()).saturating_add(bytes);
+        let wanted = self.occupied().saturating_add(bytes);
         if wanted > self.limit.get() {
             self.fail(Fatal::Bound(Bound::Memory));
             return false;
@@ -219,8 +223,23 @@ impl Host {
         self.errno.take()
     }
 
+    /// Returns the bytes that Lua has allocated, and those of the call's buffers.
+    pub(super) fn occupied(&self) -> usize {
+        self.used.get().saturating_add(self.external.get())
+    }
+
+    /// Returns a number that differs from an earlier one if anything of the call was looked at or changed since, or an error was caught.
+    pub(super) fn touches(&self) -> u64 {
+        self.touches.get()
+    }
+
+    pub(super) fn touch(&self) {
+        self.touches.set(self.touches.get().wrapping_add(1));
+    }
+
     /// Runs a function on the call under way.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Call) -> T) -> T {
+        self.touch();
         let mut call = self.call.borrow_mut();
         // Natives run only between `begin` and `end`, and never within one another.
         f(call.as_mut().expect("a native function runs within a call"))
@@ -269,7 +288,7 @@ pub(super) unsafe extern "C" fn allocate(
         return ptr::null_mut();
     }
     if new_bytes > old_bytes && !host.native.get() {
-        let wanted = host.used.get().saturating_add(host.external.get()) - old_bytes;
+        let wanted = host.occupied() - old_bytes;
         let limit = host.limit.get();
         let too_deep = block == host.stack.get() && new_bytes > STACK_BYTES_MAX;
         if host.is_fatal.get() || too_deep || wanted.saturating_add(new_bytes) > limit {

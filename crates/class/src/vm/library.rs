@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use bytes::Bytes;
 
+use super::keep;
 use super::stack::{Native, Raise, Stack, ValueKind};
 use crate::errno;
 use crate::pattern::{self, Capture, Match, PatternError};
@@ -13,6 +14,9 @@ pub(super) const NATIVES: &[(&str, Native)] = &[
     ("last", last),
     ("no_method", no_method),
     ("chunk", chunk),
+    ("watch", keep::watch),
+    ("is_constant", keep::is_constant),
+    ("keep", keep::keep),
     ("permit", permit),
     ("metatable", metatable),
     ("sorted_keys", sorted_keys),
@@ -45,6 +49,8 @@ fn settle(stack: &Stack<'_>) -> Result<c_int, Raise> {
     if stack.host().is_fatal() {
         return Err(Raise::Fatal);
     }
+    // An error may have been that too many calls were nested in each other, those around the class's own among them.
+    stack.host().touch();
     if !stack.truth(1)
         && let Some(number) = stack.host().take_errno()
     {
@@ -69,7 +75,7 @@ fn no_method(stack: &Stack<'_>) -> Result<c_int, Raise> {
     Err(Raise::Errno(errno::EOPNOTSUPP, format!("class \"{class}\" has no method \"{method}\"")))
 }
 
-/// Returns the compiled text of a class of the call's catalogue.
+/// Returns the compiled text of a class of the call's catalogue, and what is kept of its environment.
 fn chunk(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let name = String::from_utf8_lossy(stack.bytes(1)?).into_owned();
     let class = stack.call(|call| call.catalogue.class(&name).cloned());
@@ -79,7 +85,8 @@ fn chunk(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let compiling = if is_compiled { 0 } else { class.text.len() as u64 / 32 };
     stack.charge(100 + compiling)?;
     stack.push_class(&class).map_err(Raise::Message)?;
-    Ok(1)
+    stack.push_kept(&class)?;
+    Ok(2)
 }
 
 /// Sets whether the method that runs may write.

@@ -4,13 +4,15 @@
 //! here can raise an error and jump over Rust's frames. Arguments stay on the stack until the function returns, so bytes
 //! borrowed from them stay where they are.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::slice;
 
 use bytes::Bytes;
 use mlua_sys as ffi;
 
 use super::host::{Fatal, Host};
+use super::keep::{Compiled, Kept};
 use crate::buffer::{BUFFER_BYTES, BufferId};
 use crate::call::Call;
 use crate::catalogue::Class;
@@ -359,6 +361,58 @@ impl<'a> Stack<'a> {
         unsafe { ffi::lua_getmetatable(self.state, index) != 0 }
     }
 
+    /// Returns whether a table has the value on top as a key, and something true there, without metamethods.
+    pub fn is_key_of(&self, table: c_int) -> bool {
+        // SAFETY: there are free slots, and `table` is a table by its index from the bottom, as the callers have checked.
+        unsafe {
+            ffi::lua_pushvalue(self.state, -1);
+            ffi::lua_rawget(self.state, table);
+            let found = ffi::lua_toboolean(self.state, -1) != 0;
+            ffi::lua_settop(self.state, -2);
+            found
+        }
+    }
+
+    /// Returns the address of a table or function, which does not change as long as it lives.
+    pub fn address(&self, index: c_int) -> usize {
+        // SAFETY: reads a slot.
+        unsafe { ffi::lua_topointer(self.state, index) as usize }
+    }
+
+    /// Returns whether a value is a function that is not in Lua.
+    pub fn is_native(&self, index: c_int) -> bool {
+        // SAFETY: reads a slot.
+        unsafe { ffi::lua_iscfunction(self.state, index) != 0 }
+    }
+
+    /// Returns whether the function on top comes from a text of this name, as Lua has it.
+    pub fn is_from(&self, source: &str) -> bool {
+        let mut about = MaybeUninit::<ffi::lua_Debug>::uninit();
+        // SAFETY: the copy of the function is removed by lua_getinfo, which fills the fields about its source; that is a string of the
+        // function on top, or a constant.
+        unsafe {
+            ffi::lua_pushvalue(self.state, -1);
+            ffi::lua_getinfo(self.state, c">S".as_ptr(), about.as_mut_ptr());
+            CStr::from_ptr((*about.as_ptr()).source).to_bytes() == source.as_bytes()
+        }
+    }
+
+    /// Pushes the variable with a number, from 1, that the function on top uses and that is not its own, and returns its name; `None`,
+    /// and nothing pushed, if there is none.
+    pub fn push_upvalue(&self, number: c_int) -> Option<&[u8]> {
+        // SAFETY: there is a free slot. The name is a string of the function, which stays on the stack.
+        unsafe {
+            let name = ffi::lua_getupvalue(self.state, -1, number);
+            if name.is_null() { None } else { Some(CStr::from_ptr(name).to_bytes()) }
+        }
+    }
+
+    /// Makes space for more values if there is memory for them, without charging for it.
+    pub fn has_room(&self, count: usize) -> bool {
+        // SAFETY: lua_checkstack tells of failure by its result.
+        c_int::try_from(count).is_ok_and(|count| unsafe { ffi::lua_checkstack(self.state, count) != 0 })
+    }
+
     /// Pushes the next key and value of a table, after the key on top, which is removed. The table is not changed
     /// meanwhile.
     pub fn next(&self, table: c_int) -> bool {
@@ -414,21 +468,41 @@ impl<'a> Stack<'a> {
     /// Pushes the function that a class's text is, compiled at most once; or returns the message why not.
     pub fn push_class(&self, class: &Class) -> Result<(), String> {
         let mut compiled = self.host.compiled();
-        if let Some(reference) = compiled.get(&class.id()) {
-            self.push_registered(*reference);
+        if let Some(found) = compiled.get(&class.id()) {
+            self.push_registered(found.chunk);
             return Ok(());
         }
         if compiled.len() >= COMPILED_MAX {
-            for (_, reference) in compiled.drain() {
-                // SAFETY: the reference is one of luaL_ref's.
-                unsafe { ffi::luaL_unref(self.state, ffi::LUA_REGISTRYINDEX, reference) };
+            for (_, Compiled { chunk, kept }) in compiled.drain() {
+                self.unregister(chunk);
+                if let Kept::Methods { reference, .. } = kept {
+                    self.unregister(reference);
+                }
             }
         }
         // Each run of the text gets an environment of its own, as the argument; functions keep the one they were made in.
         let text = [b"local _ENV=...;", &class.text[..]].concat();
         self.compile(&text, &class.name)?;
         self.push_value(-1);
-        compiled.insert(class.id(), self.register());
+        compiled.insert(class.id(), Compiled { chunk: self.register(), kept: Kept::Untried });
+        Ok(())
+    }
+
+    /// Pushes the methods of a compiled class if they were kept, and takes what its text took from the bounds; otherwise false if they
+    /// cannot be kept, and nil if that is not known.
+    pub fn push_kept(&self, class: &Class) -> Result<(), Raise> {
+        let kept = self.host.compiled().get(&class.id()).map_or(Kept::Untried, |found| found.kept);
+        match kept {
+            Kept::Untried => self.push_nil(),
+            Kept::Nothing => self.push_boolean(false),
+            Kept::Methods { reference, instructions, bytes } => {
+                self.charge(instructions)?;
+                if !self.host.occupy(bytes) {
+                    return Err(Raise::Fatal);
+                }
+                self.push_registered(reference);
+            }
+        }
         Ok(())
     }
 
@@ -436,6 +510,11 @@ impl<'a> Stack<'a> {
     pub fn register(&self) -> c_int {
         // SAFETY: there is a value on top.
         unsafe { ffi::luaL_ref(self.state, ffi::LUA_REGISTRYINDEX) }
+    }
+
+    fn unregister(&self, reference: c_int) {
+        // SAFETY: the reference is one of luaL_ref's, and is not used again.
+        unsafe { ffi::luaL_unref(self.state, ffi::LUA_REGISTRYINDEX, reference) };
     }
 
     /// Sets why the call cannot go on.
