@@ -60,12 +60,17 @@ impl Collector for Source {
         let help = "Writes that wait for leases to be given back";
         encoder.gauge("writes_waiting", help, self.0.waiting() as f64)?;
         encoder.counter("granted", "Leases that were granted", counts.granted)?;
-        let help =
-            "Leases that were not granted, because the object was being changed or there were too many";
+        let help = "Leases that were not granted, because the object was being changed, there were too many, or the \
+                    client is suspended";
         encoder.counter("refused", help, counts.refused)?;
         let help = "Leases that were asked back, because somebody was to change the object";
         encoder.counter("revoked", help, counts.revoked)?;
-        encoder.counter("lapsed", "Leases that ended without being given back", counts.lapsed)
+        encoder.counter("lapsed", "Leases that ended without being given back", counts.lapsed)?;
+        let help = "Leases that were asked back, and given back late or never";
+        encoder.counter("late", help, counts.late)?;
+        let help = "Connections, machines and users that get no leases for a while, because changes had to wait \
+                    for them";
+        encoder.gauge("suspended", help, counts.suspended as f64)
     }
 }
 
@@ -83,7 +88,9 @@ impl Part for LeasePart {
         let mut section = Section { title: "leases".to_owned(), ..Section::default() };
         section.row("sessions", counts.sessions);
         section.row("leases", counts.leases);
-        section.row("asked back", format!("{}, {} lapsed", counts.revoked, counts.lapsed));
+        let asked = format!("{}, {} late, {} lapsed", counts.revoked, counts.late, counts.lapsed);
+        section.row("asked back", asked);
+        section.row("suspended", counts.suspended);
         section.row("writes that wait", self.0.waiting());
         ready(Ok(section)).boxed()
     }
