@@ -13,17 +13,18 @@ use crate::served_store::ServedStore;
 /// The object whose existence tells that clients had leases on objects of the server, or the beginning of its name.
 const MARK: &str = "nacre/leases";
 
-/// Prepares the leases of a store before it is served. Blocks.
-pub(crate) fn recover(kept: &ServedStore, membership: &Membership) -> Result<(), StoreError> {
-    let Some(leases) = kept.leases().filter(|_| !kept.is_volatile()) else { return Ok(()) };
+/// Prepares the leases of a store before it is served. Returns the object that tells of them after a restart, if there can be one.
+/// Blocks.
+pub(crate) fn recover(kept: &ServedStore, membership: &Membership) -> Result<Option<ObjectId>, StoreError> {
+    let Some(leases) = kept.leases().filter(|_| !kept.is_volatile()) else { return Ok(None) };
     let mark = mark(membership)?;
     let look = kept.apply(&mark, Transaction::new().read(ReadOp::Stat));
     let is_marked = match futures::executor::block_on(look)? {
         Outcome::Done(done) => done.existed,
         Outcome::Refused(_) => true,
     };
-    leases.recover(mark, is_marked);
-    Ok(())
+    leases.recover(mark.clone(), is_marked);
+    Ok(Some(mark))
 }
 
 /// Returns the name of the object: one that this member keeps.
