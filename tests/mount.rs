@@ -278,6 +278,33 @@ fn a_mount_that_is_stopped_delays_a_change_and_sees_it_when_it_goes_on() {
     assert!(look(&stopped.root, "file").is_none());
 }
 
+#[test]
+fn a_mirror_does_not_wait_for_a_mount_that_has_nothing_to_do_with_it() {
+    let folder = folder();
+    let at = |path: &str| folder.path().join(path);
+    let server = Server::start("mem:", &[]);
+    let dead = Mounted::new(&server.uri, &at("dead"), &[]);
+    for directory in ["etc", "source", "target"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    for file in ["source/kept", "target/kept", "target/gone"] {
+        fs::write(at(file), "contents").unwrap();
+    }
+    fs::write(at("etc/fstab"), format!("server:/x {}/inner/deep nfs noauto 0 0\n", dead.root.display()))
+        .unwrap();
+    // It is a process that answers nothing, as a server that is gone.
+    dead.send(Signal::STOP);
+    let script = r#"cd "$1" || exit 90
+        cp -a /etc/ld.so.cache etc; mount --bind etc /etc || exit 91
+        exec timeout -s KILL 40 "$2" copy --mirror --yes source target"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(env!("CARGO_BIN_EXE_nacre"));
+    let ended = run_with(command, b"");
+    dead.send(Signal::CONT);
+    ended.ok();
+    assert!(at("target/kept").exists() && !at("target/gone").exists());
+}
+
 const SHARED: &[&str] = &["--locks", "shared"];
 
 /// Starts a server by whose lease no lock ends while a busy machine stands still.
