@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +14,7 @@ use rustix::io::Errno;
 use crate::copy::Shared;
 use crate::copy::destination::{Destination, each_name};
 use crate::copy::file::stat_open;
+use crate::mounts::{Mount, belonging, mounted};
 use crate::remove::is_mounted;
 use crate::root::{Root, identity_of};
 
@@ -30,64 +30,58 @@ const LINKS_MAX: usize = 40;
 ///
 /// Nothing else is looked at: a file system whose server does not answer must not hold up the mirror of another one.
 pub fn unmounted(source: BorrowedFd<'_>, crossing: bool) -> HashSet<Identity> {
-    let read = |path: &str| std::fs::read(path).unwrap_or_default();
     let Ok(source) = std::fs::read_link(format!("/proc/self/fd/{}", source.as_raw_fd())) else {
         return HashSet::new();
     };
-    let mounts = Mounts::new(&read("/proc/self/mountinfo"), &source, crossing);
-    let belonging = read("/etc/fstab");
-    let absent = fields(&belonging).filter_map(|line| mount_point(line.get(1)?));
+    let mounts = Mounts::new(mounted(), &source, crossing);
+    let absent = belonging(&std::fs::read("/etc/fstab").unwrap_or_default()).into_iter();
     let absent = absent.filter_map(|path| mounts.absent(&path, |path| std::fs::read_link(path).ok()));
     absent.filter_map(|path| bare(&path)).collect()
 }
 
 /// What is mounted, and what of that may be looked at.
 struct Mounts {
-    points: HashMap<PathBuf, Mount>,
+    /// Where something is mounted.
+    points: HashMap<PathBuf, Point>,
     /// The devices of the file systems that are mirrored.
-    mirrored: HashSet<Vec<u8>>,
+    mirrored: HashSet<(u32, u32)>,
 }
 
-struct Mount {
-    device: Vec<u8>,
+struct Point {
+    device: (u32, u32),
     /// True if looking at a name in it may mount something there.
     on_demand: bool,
 }
 
 impl Mounts {
-    /// Reads a table of mounts, for a mirror of the directory `source`.
-    fn new(table: &[u8], source: &Path, crossing: bool) -> Mounts {
+    /// Creates the mounts for a mirror of the directory `source`.
+    fn new(mounted: Vec<Mount>, source: &Path, crossing: bool) -> Mounts {
         // Where the root of the process is no mount point, the table has no line for it.
-        let root = Mount { device: Vec::new(), on_demand: false };
+        let root = Point { device: (0, 0), on_demand: false };
         let mut points = HashMap::from([(PathBuf::from("/"), root)]);
-        for line in fields(table) {
-            let (Some(device), Some(point)) = (line.get(2), line.get(4).and_then(|field| mount_point(field)))
-            else {
-                continue;
-            };
-            let kind = line.iter().position(|field| *field == b"-").and_then(|hyphen| line.get(hyphen + 1));
-            let on_demand = kind.is_some_and(|kind| *kind == b"autofs");
-            // Of several mounts on one directory the last one is on top.
-            points.insert(point, Mount { device: device.to_vec(), on_demand });
-        }
+        // Of several mounts on one directory the last one is on top.
+        points.extend(
+            mounted.into_iter().map(|mount| {
+                (mount.point, Point { device: mount.device, on_demand: mount.kind == "autofs" })
+            }),
+        );
         let mut mounts = Mounts { points, mirrored: HashSet::new() };
         let below = mounts.points.iter().filter(|(point, _)| crossing && point.starts_with(source));
-        let devices = below.map(|(_, mount)| mount).chain(mounts.around(source).map(|(_, mount)| mount));
-        mounts.mirrored = devices.map(|mount| mount.device.clone()).collect();
+        let devices = below.chain(mounts.around(source)).map(|(_, point)| point.device);
+        mounts.mirrored = devices.collect();
         mounts
     }
 
     /// Returns the mount that a path is in.
-    fn around(&self, path: &Path) -> Option<(&Path, &Mount)> {
-        path.ancestors()
-            .find_map(|above| self.points.get_key_value(above).map(|(point, mount)| (&**point, mount)))
+    fn around(&self, path: &Path) -> Option<(&PathBuf, &Point)> {
+        path.ancestors().find_map(|above| self.points.get_key_value(above))
     }
 
     /// Returns whether names in a directory of the mount that a path is in may be looked at: what the machine runs from answers, and
     /// so does what is mirrored, or the mirror waits for it anyway.
     fn answers(&self, path: &Path) -> bool {
-        let around = self.around(path).filter(|(_, mount)| !mount.on_demand);
-        around.is_some_and(|(point, mount)| point == Path::new("/") || self.mirrored.contains(&mount.device))
+        let around = self.around(path).filter(|(_, point)| !point.on_demand);
+        around.is_some_and(|(at, point)| at == Path::new("/") || self.mirrored.contains(&point.device))
     }
 
     /// Returns the path behind all links of one on which nothing is mounted, if it is in a file system that is mirrored. `link` returns
@@ -135,37 +129,6 @@ fn names(path: &Path) -> Vec<OsString> {
         _ => None,
     });
     names.collect()
-}
-
-/// Returns the fields of each line of a table of mounts.
-fn fields(table: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
-    let lines = table.split(|byte| *byte == b'\n');
-    let fields = lines.map(|line| {
-        let fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-        fields.collect::<Vec<&[u8]>>()
-    });
-    fields.filter(|fields| fields.first().is_some_and(|first| !first.starts_with(b"#")))
-}
-
-/// Returns the path in a field; swap has none.
-fn mount_point(field: &[u8]) -> Option<PathBuf> {
-    field.starts_with(b"/").then(|| PathBuf::from(OsString::from_vec(unescaped(field))))
-}
-
-/// Returns a field in which a space is written as `\040`, and others likewise.
-fn unescaped(mut field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::new();
-    while let Some((byte, rest)) = field.split_first() {
-        field = rest;
-        match (byte, rest) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..]) => {
-                plain.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                field = rest;
-            }
-            _ => plain.push(*byte),
-        }
-    }
-    plain
 }
 
 /// Returns the identity of a directory on which nothing is mounted, nor would be on demand.
@@ -220,26 +183,7 @@ pub fn is_unmounted(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tables_of_mounts_are_read() {
-        let table = b"# /dev/sda1 /comment ext4\n\
-                      UUID=1-2\t/data\\040and\\134more ext4 defaults 0 2\n\
-                      \n\
-                      /dev/sdb1 none swap sw 0 0\n\
-                      server:/x   /odd\\9\\04 nfs noauto 0 0\n\
-                      short\n";
-        let found: Vec<PathBuf> = fields(table).filter_map(|line| mount_point(line.get(1)?)).collect();
-        assert_eq!(found, [Path::new("/data and\\more"), Path::new("/odd\\9\\04")]);
-        let table = b"36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 - ext3 /dev/root rw\n";
-        let mounts = Mounts::new(table, Path::new("/mnt 2/tree"), false);
-        let (point, mount) = mounts.around(Path::new("/mnt 2/tree")).unwrap();
-        assert_eq!((point, &mount.device[..], mount.on_demand), (Path::new("/mnt 2"), &b"98:0"[..], false));
-        assert!(
-            mounts.mirrored.contains(&b"98:0"[..])
-                && mounts.around(Path::new("/mnt")).unwrap().0 == Path::new("/")
-        );
-    }
+    use crate::mounts::parse;
 
     const TABLE: &[u8] = b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
                            2 1 8:2 / /data rw shared:1 - xfs /dev/sdb1 rw\n\
@@ -251,7 +195,7 @@ mod tests {
     /// Returns what is found for a path, and what was looked at.
     fn look(path: &str, crossing: bool) -> (Option<PathBuf>, Vec<PathBuf>) {
         let looked = std::cell::RefCell::new(Vec::new());
-        let mounts = Mounts::new(TABLE, Path::new("/data/tree"), crossing);
+        let mounts = Mounts::new(parse(TABLE), Path::new("/data/tree"), crossing);
         let found = mounts.absent(Path::new(path), |path| {
             looked.borrow_mut().push(path.to_owned());
             match path.to_str().unwrap() {
