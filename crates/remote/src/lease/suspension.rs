@@ -96,7 +96,7 @@ impl Suspensions {
         };
         let span = match counted {
             0 => Duration::ZERO,
-            _ => self.length * FIRST * (1 << (counted - 1).min(DOUBLINGS_MAX)),
+            _ => self.length * FIRST * (1_u32 << (counted - 1).min(DOUBLINGS_MAX)),
         };
         let until = now + span;
         let forgotten = until + MEMORY * span.max(self.length * FIRST);

@@ -54,8 +54,8 @@ pub async fn put(tree: &Tree, folder: PathBuf, path: Path) -> Result<(), Failure
     {
         check_apart(tree, found, (Seen::itself(parent), &name), &attempted).await?;
     }
-    let path_shown = folder.into_os_string().into_encoded_bytes();
-    let ends = Ends { from, to: (parent, name), path: path_shown, mounts: mounted::devices(tree) };
+    let given = folder.into_os_string().into_encoded_bytes();
+    let ends = Ends { from, to: (parent, name), path: given, mounts: mounted::devices(tree) };
     copy(
         (&source, &target),
         &ends,
