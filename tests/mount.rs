@@ -278,6 +278,78 @@ fn a_mount_that_is_stopped_delays_a_change_and_sees_it_when_it_goes_on() {
     assert!(look(&stopped.root, "file").is_none());
 }
 
+#[test]
+fn a_copy_between_a_namespace_and_its_own_mount_is_never_one_into_itself() {
+    let folder = folder();
+    let at = |path: &str| folder.path().join(path).into_os_string().into_string().unwrap();
+    let server = Server::start("mem:", &[]);
+    fs::create_dir(at("around")).unwrap();
+    fs::create_dir(at("bound")).unwrap();
+    let mounted = Mounted::new(&server.uri, Path::new(&at("around/mount")), &[]);
+    mounted.sh("mkdir -p a/b other; echo one >a/file");
+    let (a, b) = (at("around/mount/a"), at("around/mount/a/b"));
+    for (from, to, why) in [
+        ("nacre:/a", &*at("around/mount/a/b/copy"), "into itself"),
+        ("nacre:/a", &b, "into itself"),
+        ("nacre:/", &b, "into itself"),
+        ("nacre:/a", &a, "the same"),
+        ("nacre:/a/file", &at("around/mount/a/file"), "the same"),
+        (&a, "nacre:/a/b/copy", "into itself"),
+        (&a, "nacre:/a", "the same"),
+        (&at("around/mount"), "nacre:/a/copy", "into itself"),
+        (&a, &b, "into itself"),
+    ] {
+        for flags in [&["--dry-run"][..], &[]] {
+            server.run([&["copy"][..], flags, &[from, to]].concat()).failed(2, &[why]);
+        }
+    }
+    server.run(["fs", "get", "--recursive", "/a", &b]).failed(1, &["into itself"]);
+    server.run(["fs", "put", "--recursive", &a, "/a/b"]).failed(1, &["into itself"]);
+    // A directory of the mount that is mounted elsewhere is the same one.
+    let script = r#"mount --bind "$1/around/mount/a/b" "$1/bound" || exit 90
+        exec "$2" --store "$3" copy nacre:/a "$1/bound/copy""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(env!("CARGO_BIN_EXE_nacre"));
+    command.arg(&server.uri);
+    run_with(command, b"").failed(2, &["into itself"]);
+    assert_eq!(mounted.sh("find . | sort"), ".\n./a\n./a/b\n./a/file\n./other\n", "nothing was written");
+    // Beside it there is nothing to refuse.
+    server.run(["copy", "nacre:/a", &at("around/mount/other/copy")]).ok();
+    assert_eq!(mounted.sh("cat other/copy/file"), "one\n");
+    // Below a source on this machine, everything but the copy is copied.
+    let ended = server.run(["copy", "--cross-mounts", &at("around"), "nacre:/other/around"]);
+    let said = ["mount/other/around", "copy itself"].iter().all(|part| ended.stderr.contains(part));
+    assert!(ended.code == 1 && said, "{ended:?}");
+    assert_eq!(mounted.sh("cat other/around/mount/a/file; ls other/around/mount/other"), "one\ncopy\n");
+}
+
+#[test]
+fn a_mirror_does_not_wait_for_a_mount_that_has_nothing_to_do_with_it() {
+    let folder = folder();
+    let at = |path: &str| folder.path().join(path);
+    let server = Server::start("mem:", &[]);
+    let dead = Mounted::new(&server.uri, &at("dead"), &[]);
+    for directory in ["etc", "source", "target"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    for file in ["source/kept", "target/kept", "target/gone"] {
+        fs::write(at(file), "contents").unwrap();
+    }
+    fs::write(at("etc/fstab"), format!("server:/x {}/inner/deep nfs noauto 0 0\n", dead.root.display()))
+        .unwrap();
+    // It is a process that answers nothing, as a server that is gone.
+    dead.send(Signal::STOP);
+    let script = r#"cd "$1" || exit 90
+        cp -a /etc/ld.so.cache etc; mount --bind etc /etc || exit 91
+        exec timeout -s KILL 40 "$2" copy --mirror --yes source target"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(env!("CARGO_BIN_EXE_nacre"));
+    let ended = run_with(command, b"");
+    dead.send(Signal::CONT);
+    ended.ok();
+    assert!(at("target/kept").exists() && !at("target/gone").exists());
+}
+
 const SHARED: &[&str] = &["--locks", "shared"];
 
 /// Starts a server by whose lease no lock ends while a busy machine stands still.

@@ -1,4 +1,4 @@
-//! The store as clients reach it, without a way to remove the records of the daemon's lock server.
+//! The store as clients reach it, without a way to remove the daemon's own records.
 
 use std::time::Duration;
 
@@ -9,23 +9,28 @@ use nacre_object::{
     WriteOp,
 };
 
-/// A store in which one object is not removed by whoever reaches the store through this.
+/// The reason why the records of a lock server that runs are not removed.
+pub(crate) const LEDGER: &str = "has the records of this server's locks, without which two clients can come to hold the same \
+                                 bytes; to remove it, serve the store without the role lock";
+/// The reason why the object is not removed that tells of leases after a restart.
+pub(crate) const MARK: &str = "tells the server, when it is started again, that clients may have leases, without which one of \
+                               them can come to see an old state; it has no contents, and is not to be removed";
+
+/// A store in which some objects are not removed by whoever reaches the store through this.
 pub(crate) struct Guarded<S> {
     pub(crate) store: S,
-    /// The object with the records of a lock server that runs; without one nothing is refused.
-    pub(crate) ledger: Option<ObjectId>,
+    /// The objects, each with the reason.
+    pub(crate) kept: Vec<(ObjectId, &'static str)>,
 }
 
 impl<S> Guarded<S> {
     fn refusal(&self, object: &ObjectId, transaction: &Transaction) -> Option<Reply<Outcome>> {
         let removes = transaction.writes.iter().any(|write| matches!(write, WriteOp::Remove));
-        if !removes || self.ledger.as_ref() != Some(object) {
+        if !removes {
             return None;
         }
-        let text = format!(
-            "object \"{object}\" has the records of this server's locks, without which two clients can come to hold the same \
-             bytes; to remove it, serve the store without the role lock"
-        );
+        let (_, reason) = self.kept.iter().find(|(kept, _)| kept == object)?;
+        let text = format!("object \"{object}\" {reason}");
         Some(Reply::ready(Err(StoreError::new(ErrorKind::Denied, text))))
     }
 }

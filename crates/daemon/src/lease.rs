@@ -13,17 +13,18 @@ use crate::served_store::ServedStore;
 /// The object whose existence tells that clients had leases on objects of the server, or the beginning of its name.
 const MARK: &str = "nacre/leases";
 
-/// Prepares the leases of a store before it is served. Blocks.
-pub(crate) fn recover(kept: &ServedStore, membership: &Membership) -> Result<(), StoreError> {
-    let Some(leases) = kept.leases().filter(|_| !kept.is_volatile()) else { return Ok(()) };
+/// Prepares the leases of a store before it is served. Returns the object that tells of them after a restart, if there can be one.
+/// Blocks.
+pub(crate) fn recover(kept: &ServedStore, membership: &Membership) -> Result<Option<ObjectId>, StoreError> {
+    let Some(leases) = kept.leases().filter(|_| !kept.is_volatile()) else { return Ok(None) };
     let mark = mark(membership)?;
     let look = kept.apply(&mark, Transaction::new().read(ReadOp::Stat));
     let is_marked = match futures::executor::block_on(look)? {
         Outcome::Done(done) => done.existed,
         Outcome::Refused(_) => true,
     };
-    leases.recover(mark, is_marked);
-    Ok(())
+    leases.recover(mark.clone(), is_marked);
+    Ok(Some(mark))
 }
 
 /// Returns the name of the object: one that this member keeps.
@@ -60,12 +61,17 @@ impl Collector for Source {
         let help = "Writes that wait for leases to be given back";
         encoder.gauge("writes_waiting", help, self.0.waiting() as f64)?;
         encoder.counter("granted", "Leases that were granted", counts.granted)?;
-        let help =
-            "Leases that were not granted, because the object was being changed or there were too many";
+        let help = "Leases that were not granted, because the object was being changed, there were too many, or the \
+                    client is suspended";
         encoder.counter("refused", help, counts.refused)?;
         let help = "Leases that were asked back, because somebody was to change the object";
         encoder.counter("revoked", help, counts.revoked)?;
-        encoder.counter("lapsed", "Leases that ended without being given back", counts.lapsed)
+        encoder.counter("lapsed", "Leases that ended without being given back", counts.lapsed)?;
+        let help = "Leases that were asked back, and given back late or never";
+        encoder.counter("late", help, counts.late)?;
+        let help = "Connections, machines and users that get no leases for a while, because changes had to wait \
+                    for them";
+        encoder.gauge("suspended", help, counts.suspended as f64)
     }
 }
 
@@ -83,7 +89,9 @@ impl Part for LeasePart {
         let mut section = Section { title: "leases".to_owned(), ..Section::default() };
         section.row("sessions", counts.sessions);
         section.row("leases", counts.leases);
-        section.row("asked back", format!("{}, {} lapsed", counts.revoked, counts.lapsed));
+        let asked = format!("{}, {} late, {} lapsed", counts.revoked, counts.late, counts.lapsed);
+        section.row("asked back", asked);
+        section.row("suspended", counts.suspended);
         section.row("writes that wait", self.0.waiting());
         ready(Ok(section)).boxed()
     }

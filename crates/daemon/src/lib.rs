@@ -191,8 +191,9 @@ impl Daemon {
             return Ok(None);
         }
         let membership = membership::settle(options, &listen, kept)?;
+        let mut guarded = Vec::new();
         if let Some(kept) = kept {
-            lease::recover(kept, &membership)?;
+            guarded.extend(lease::recover(kept, &membership)?.map(|mark| (mark, guard::MARK)));
             self.leases = kept.leases().cloned();
         }
         self.lock = match kept {
@@ -232,9 +233,11 @@ impl Daemon {
             summary: summary.clone(),
             sources: self.sources.clone(),
         };
-        let ledger = self.lock.as_ref().map(|_| lock::ledger(&membership)).transpose()?;
+        if self.lock.is_some() {
+            guarded.push((lock::ledger(&membership)?, guard::LEDGER));
+        }
         let objects: Arc<dyn ObjectStore> = match &self.store {
-            Some(store) => Arc::new(Guarded { store: store.clone(), ledger }),
+            Some(store) => Arc::new(Guarded { store: store.clone(), kept: guarded }),
             None => Arc::new(NoObjects),
         };
         if let Some(kept) = kept {

@@ -43,6 +43,22 @@ fn what_was_written_is_there_after_a_restart() {
 }
 
 #[test]
+fn what_tells_of_leases_after_a_restart_is_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(folder.path())).unwrap();
+    let store = nacre::open(&daemon.addresses()[1].to_string()).unwrap().blocking();
+    let mark = store.object("nacre/leases").unwrap();
+    // Whatever a client writes into it, it is there.
+    mark.write(0, "overwritten").unwrap();
+    let error = mark.remove().unwrap_err();
+    assert_eq!(error.kind, nacre::ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("\"nacre/leases\" tells the server"), "{error}");
+    assert_eq!(&mark.read(0..4).unwrap().data[..], b"over");
+    assert!(store.object("nacre/lease").unwrap().remove().is_ok(), "another object");
+    daemon.stop().unwrap();
+}
+
+#[test]
 fn metrics_tell_what_happened() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&options(folder.path())).unwrap();

@@ -36,8 +36,8 @@ impl Program {
     /// Creates a program of two texts. The first stands before everything else, and sees nothing of it. The second sees all
     /// local names of `extent.lua`, and defines the local function `method`, which first calls `begin()`: that says whether the
     /// index has a mark, and whether the call took effect before, so that `changed()` is to be returned. Then comes the
-    /// request. It returns an answer of which the first byte is 32 or more, and changes nothing; or what `conclude` returned,
-    /// and up to 15 bytes behind that.
+    /// request. It returns an answer of which the first byte is 32 to 127, and changes nothing; or what `conclude` returned, and up
+    /// to 15 bytes behind that.
     pub fn new(before: &[u8], body: &str) -> Self {
         Self { source: script::program(before, body).into(), compiled: RwLock::new(None) }
     }
@@ -50,6 +50,13 @@ pub struct ProgramRun {
     pub version: Option<u64>,
     /// The answer; `None` if the program changed the object and its answer got lost.
     pub output: Option<Bytes>,
+}
+
+/// Returns an answer without the bit of its status that tells that there is no trace of the object.
+fn traced(answer: &Bytes) -> Bytes {
+    let mut answer = answer.to_vec();
+    answer[0] &= !script::UNTRACED;
+    answer.into()
 }
 
 impl Inner {
@@ -75,6 +82,8 @@ impl Inner {
         ran.map(|(ran, _)| ran)
     }
 
+    /// Runs a program. What it answers of an object without a trace, and changes nothing, is what the floor was from before it ran until
+    /// after it, as of a transaction ([`Inner::apply`]): the versions that it sees never go back behind those that others were shown.
     async fn run_marked(
         &self,
         object: &ObjectId,
@@ -97,6 +106,15 @@ impl Inner {
             let is_own = output.first().is_some_and(|status| *status >= OWN_STATUS_MIN);
             under_way.end((completed.code >= 0 && !is_own).then_some(token), Vec::new());
             if completed.code >= 0 && is_own {
+                let is_untraced = output[0] & script::UNTRACED != 0;
+                if is_untraced && self.has_risen(object, floor.shown).await? {
+                    // The mark stands for the floor from before, too.
+                    if let Some(mark) = mark.take() {
+                        self.unmark(&mark);
+                    }
+                    continue;
+                }
+                let output = if is_untraced { traced(&output) } else { output };
                 return Ok((ProgramRun { version: None, output: Some(output) }, None));
             }
             if completed.code >= 0 {
@@ -143,6 +161,12 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Returns whether objects without a trace show another version than a floor's by now, which is then known.
+    async fn has_risen(&self, object: &ObjectId, shown: u64) -> Result<bool, StoreError> {
+        let now = self.marker.floor_now(object).await.map_err(|error| self.context(error, object))?;
+        Ok(now.shown != shown)
     }
 
     /// Returns the chunk of a program: compiled, as soon as an OSD has done that once.

@@ -113,8 +113,19 @@ pub(crate) fn program(before: &[u8], body: &str) -> Vec<u8> {
         Section::Conclude,
     ];
     let sections = sections.into_iter().fold(Sections::default(), Sections::with);
-    [before, b"\n", text_of(sections).as_bytes(), body.as_bytes(), b"\nreturn guarded(method,...)"].concat()
+    [before, b"\n", text_of(sections).as_bytes(), body.as_bytes(), b"\n", TOLD.as_bytes()].concat()
 }
+
+/// The bit in the status of a program's own answer that tells that there is no trace of the object.
+pub(crate) const UNTRACED: u8 = 128;
+
+/// The end of a program: its handler, with that bit. Changes begin with flags, below 32.
+const TOLD: &str = "local function told()\n\
+    local answer=method()\n\
+    local status=unpack('<B',answer)\n\
+    if fresh and status>=32 then return pack('<B',status|128)..sub(answer,2)end\n\
+    return answer\nend\n\
+    return guarded(told,...)";
 
 /// The status of a call whose chunk the OSD could not load: another version of Lua compiled it.
 pub(crate) const FOREIGN_CHUNK: u8 = 6;
@@ -204,7 +215,7 @@ mod tests {
             "local function conclude(",
             "local function guarded(",
             "local function method()",
-            "return guarded(method,...)",
+            "return guarded(told,...)",
         ];
         let places = parts.map(|part| text.find(part).expect(part));
         assert!(places.is_sorted(), "{places:?}");

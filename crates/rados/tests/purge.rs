@@ -13,7 +13,7 @@ use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Fork, Guard, ObjectId, ObjectStore, Outcome, ReadOp, Transaction,
     WriteOp,
 };
-use nacre_rados::{PurgeOptions, PurgeReport, RadosStore};
+use nacre_rados::{Program, PurgeOptions, PurgeReport, RadosStore};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -206,6 +206,32 @@ fn a_client_that_is_about_to_make_an_object_keeps_it_from_being_purged() {
     assert_eq!((report.purged, report.busy, report.entries), (2, 0, 1));
     assert!(report.floor >= 4 && done(&store, "a", write()).version > 4);
     assert!(done(&store, "w40", write()).version > 4);
+}
+
+#[test]
+fn programs_see_the_floor_of_now_of_an_object_that_was_purged() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("programs-after-purge");
+    let (one, other) = (open(&uri), open(&uri));
+    // This client knows the floor from before the purge, and would show it.
+    assert_eq!(done(&one, "a", look()).version, 0);
+    make_and_remove(&other, "a", 5);
+    purge_until(&other, 1);
+    let shown = done(&other, "a", look()).version;
+    assert!(shown >= 6, "{shown}");
+    let version = "local function method() begin() return pack('<Bi8', 32, header.version) .. 'more' end";
+    let program = Program::new(b"", version);
+    let run = |store: &RadosStore| {
+        let ran = block_on(store.run(&id("a"), &program, b"")).unwrap();
+        let output = ran.output.unwrap();
+        assert_eq!((ran.version, output[0], &output[9..]), (None, 32, &b"more"[..]));
+        u64::from_le_bytes(output[1..9].try_into().unwrap())
+    };
+    assert_eq!((run(&one), run(&other)), (shown, shown));
+    // An object that there is shows its own versions, and begins above what was shown.
+    let made = done(&one, "a", write()).version;
+    assert!(made > shown);
+    assert_eq!((run(&one), run(&other)), (made, made));
 }
 
 #[test]

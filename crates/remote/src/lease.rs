@@ -4,7 +4,7 @@
 //! A client opens a session with a server, and leases the objects that it reads there ([`LeasedStore`]). The server holds each
 //! write of a leased object until all holders have given their leases back, as they are asked to, or until their sessions have
 //! lapsed ([`Leases`]). So nobody who was answered before a change was acknowledged is answered from memory after it: what is cached
-//! is never older than what the store says.
+//! is never older than what the store says. A client that does not give leases back in time gets none for a while.
 //!
 //! Only the metadata of the namespace is leased, directories and inodes: what many look at, and few change. So after a restart of the
 //! server, which forgets all leases, only changes of these have to wait ([`Leases::recover`]).
@@ -13,6 +13,7 @@ mod cache;
 mod client;
 mod hold;
 mod service;
+mod suspension;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use nacre_logstore::LogStore;
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, Key, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
+    Answer, ErrorKind, Key, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
+    WriteOp,
 };
 use nacre_remote::{
     LeaseService, LeasedStore, Leases, Membership, RemoteOptions, RemoteStore, StoreService, lease,
@@ -395,6 +396,46 @@ fn a_holder_that_renews_and_never_gives_back_delays_a_change_by_a_lease() {
     });
     assert_eq!((renew(), kept.leases.counts().lapsed), (2, 1));
     drop(events);
+}
+
+/// Opens a session that answers nothing, and leases an object. Returns what keeps the session open; `None` if there is none.
+fn lease_for_good(address: &Address, object: &ObjectId) -> Option<impl Sized + use<>> {
+    let link = Link::new(address.clone(), (), Arc::new(LinkOptions::default()), Arc::new(Host::new(true)));
+    let open = Raw { kind: lease::OPEN, body: Vec::new() };
+    let (opened, events) = block_on(Subscription::start(link.clone(), open)).unwrap();
+    if opened.kind != lease::OPENED {
+        assert_eq!(control::get_failure(&opened).unwrap().kind, ErrorKind::Busy);
+        return None;
+    }
+    let leasing = [&opened.body[..8], &1_u64.to_le_bytes(), object.as_bytes()].concat();
+    assert_eq!(ask(&link, lease::LEASE, leasing).kind, lease::LEASED);
+    Some((events, link))
+}
+
+#[test]
+fn a_client_that_never_gives_back_costs_two_waits_however_often_it_comes_back() {
+    // A session that lapses because the machine stands still, or a suspension that ends meanwhile, allows it a further one.
+    for _ in 0..5 {
+        let length = Duration::from_secs(4);
+        let kept = store(length);
+        let server = on_tcp(&kept);
+        let address = server.addresses()[0].clone();
+        let (honest, other, o) = (client(&address), remote(&server), object(1));
+        let (begun, mut leased) = (Instant::now(), 0);
+        for value in 1..=20 {
+            let greedy = lease_for_good(&address, &o);
+            leased += u64::from(greedy.is_some());
+            set(&other, &o, value);
+            // Whoever comes from the same machine loses no more than what it remembers.
+            assert_eq!((get(&honest, &o), get(&honest, &o)), (value, value));
+        }
+        if begun.elapsed() < 3 * length {
+            let counts = kept.leases.counts();
+            assert!(leased <= 2 && counts.late >= 1 && counts.suspended >= 2, "{leased}, {counts:?}");
+            return;
+        }
+    }
+    panic!("the machine stood still each time");
 }
 
 #[test]

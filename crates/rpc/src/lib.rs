@@ -30,6 +30,6 @@ pub use frame::{Frame, MessageKind};
 pub use key::{ClusterKey, KEY_BYTES, MemoryKey};
 pub use nacre_quantity::repeated;
 pub use outbox::{Open, Outbox};
-pub use server::{Handled, Incoming, Peer, ServeOptions, Server, ServerLimits, Service, Services};
+pub use server::{Handled, Incoming, Origin, Peer, ServeOptions, Server, ServerLimits, Service, Services};
 pub use socket::SocketAccess;
 pub use stream::{Address, PORT_DEFAULT};

@@ -24,7 +24,7 @@ use nacre_quantity::count;
 use nacre_quantity::repeated::{REPORT_INTERVAL, Repeated};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-pub use service::{Handled, Incoming, Peer, Service, Services};
+pub use service::{Handled, Incoming, Origin, Peer, Service, Services};
 pub use stats::{Counter, Stats};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
@@ -489,8 +489,8 @@ async fn accept(
                 }
                 Bound::Unix(listener) => {
                     let (stream, _) = listener.accept().await?;
-                    let admitted = stream.peer_cred().is_ok_and(|peer| shared.socket.admits(peer.uid()));
-                    Ok(Accepted::Unix(stream.into_std()?, admitted))
+                    let user = stream.peer_cred().ok().map(|peer| peer.uid());
+                    Ok(Accepted::Unix(stream.into_std()?, user))
                 }
             }
         };
@@ -526,9 +526,12 @@ async fn accept(
 
 /// Serves one connection, from its first byte to its last.
 async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<bool>, tap: Tap) {
-    let (name, admitted) = match &stream {
-        Accepted::Tcp(_, peer) => (peer.to_string(), true),
-        Accepted::Unix(_, admitted) => ("a Unix socket".to_owned(), *admitted),
+    let (name, admitted, origin) = match &stream {
+        Accepted::Tcp(_, peer) => (peer.to_string(), true, Some(Origin::of_address(peer.ip()))),
+        Accepted::Unix(_, user) => {
+            let admitted = user.is_some_and(|user| shared.socket.admits(user));
+            ("a Unix socket".to_owned(), admitted, user.map(Origin::User))
+        }
     };
     let stats = &shared.stats;
     // Unproven peers must not take the places of those that have proven the key.
@@ -547,7 +550,8 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
         let versions = oldest..=PROTOCOL_VERSION;
         let guest =
             handshake::accept(&stream, AdmissionPolicy { key: shared.key.as_ref(), versions, shut }).await?;
-        Ok::<_, handshake::Refused>((Channel::new(stream, guest.seal), Peer { version: guest.version }))
+        let peer = Peer { version: guest.version, origin };
+        Ok::<_, handshake::Refused>((Channel::new(stream, guest.seal), peer))
     };
     let introduced = tokio::select! {
         introduced = tokio::time::timeout(shared.limits.handshake_timeout, introduced) => introduced,
@@ -570,6 +574,15 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_is_one_origin_whichever_of_its_addresses_it_uses() {
+        let origin = |text: &str| Origin::of_address(text.parse().unwrap());
+        assert_eq!(origin("2001:db8:1:2::3"), origin("2001:db8:1:2:ffff::4"));
+        assert_ne!(origin("2001:db8:1:2::3"), origin("2001:db8:1:3::3"));
+        assert_eq!(origin("::ffff:192.0.2.1"), origin("192.0.2.1"));
+        assert_ne!(origin("192.0.2.1"), origin("192.0.2.2"));
+    }
 
     #[test]
     fn connections_fit_into_the_open_files_that_there_are() {

@@ -287,8 +287,8 @@ impl Stream {
 /// A stream as accepted, not yet bound to a runtime.
 pub(crate) enum Accepted {
     Tcp(std::net::TcpStream, SocketAddr),
-    /// The flag is true if the peer's user may use the socket.
-    Unix(std::os::unix::net::UnixStream, bool),
+    /// With the number of the peer's user, if the system tells it.
+    Unix(std::os::unix::net::UnixStream, Option<u32>),
 }
 
 /// Disables batching of small messages, and detects a peer that vanished silently within about a minute.
@@ -332,7 +332,7 @@ mod tests {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
-            let stream = Stream::adopt(Accepted::Unix(ours, true)).unwrap();
+            let stream = Stream::adopt(Accepted::Unix(ours, None)).unwrap();
             let mut buffer = BytesMut::with_capacity(2 * BYTES);
             for _ in 0..ROUNDS {
                 while buffer.len() < BYTES {

@@ -226,7 +226,7 @@ impl Shared {
         let boot = if options.fsync { [0; 16] } else { boot() };
         Shared {
             keeper: Preserver::new(options.extended),
-            unmounted: if options.mirror { mounts::unmounted() } else { HashSet::new() },
+            unmounted: HashSet::new(),
             options,
             control: Control::default(),
             counters: Counters::default(),
@@ -423,6 +423,9 @@ impl Copy {
             }
         }
         let mut shared = Shared::new(options, identity);
+        if let Some(opened) = opened.as_ref().filter(|_| shared.options.mirror) {
+            shared.unmounted = mounts::unmounted(opened.as_fd(), shared.options.cross_mounts);
+        }
         // The source itself may be in what lies below a mount point: then it is on the same device.
         let lacks = |place: &Identity| {
             let is_in = |opened: &OwnedFd| is_within(opened.as_fd(), *place) == Ok(true);

@@ -7,6 +7,7 @@ mod control;
 pub mod copy;
 mod error;
 pub mod listed;
+pub mod mounts;
 pub mod remove;
 mod root;
 

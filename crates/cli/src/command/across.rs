@@ -10,6 +10,7 @@
 pub mod command;
 mod entry;
 mod local;
+pub mod mounted;
 mod namespace;
 mod side;
 
@@ -80,6 +81,8 @@ pub struct Ends<S: Side, T: Side> {
     pub to: (T::Directory, CString),
     /// The path of the source, as it was given.
     pub path: Vec<u8>,
+    /// The devices by which the source may lead into the copy: those of mounts of the namespace that the copy is made in.
+    pub mounts: Vec<u64>,
 }
 
 /// A pass through a tree.
@@ -91,6 +94,8 @@ pub struct Pass<'a, S: Side, T: Side> {
     purpose: Purpose<'a>,
     keeper: Preserver,
     ends: &'a Ends<S, T>,
+    /// The inode number of the copy of a directory, once there is one, if the source may lead into it.
+    copy: Cell<Option<u64>>,
     /// Files with several names, by device and inode number, until all of them were met.
     links: RefCell<HashMap<(u64, u64), Link<S, T>>>,
 }
@@ -214,7 +219,7 @@ impl<'a, S: Side, T: Side> Pass<'a, S, T> {
         purpose: Purpose<'a>,
     ) -> Pass<'a, S, T> {
         let (keeper, links) = (Preserver::new(settings.extended), RefCell::default());
-        Pass { source, target, settings, progress, purpose, keeper, ends, links }
+        Pass { source, target, settings, progress, purpose, keeper, ends, copy: Cell::new(None), links }
     }
 
     /// Goes through the tree.
@@ -418,6 +423,9 @@ impl<'a, S: Side, T: Side> Pass<'a, S, T> {
         if (depth < LOOP_DEPTH_ALWAYS || depth.is_power_of_two()) && place.is_within(&metadata) {
             return Err(Halt::Failed(COPY, Cause::Other("it is below itself")));
         }
+        if self.copy.get() == Some(metadata.inode()) && self.ends.mounts.contains(&metadata.device()) {
+            return Err(Halt::Failed(COPY, Cause::Other("it is the copy itself, by way of a mount")));
+        }
         let from = self.source.enter(&place.from, name).await.map_err(failed("cannot open the directory"))?;
         let extended = self.source.extended(&place.from, name).await.map_err(failed(READ))?;
         let there = match &place.to {
@@ -458,6 +466,10 @@ impl<'a, S: Side, T: Side> Pass<'a, S, T> {
                 None
             }
         };
+        if let (None, Some(above), false) = (&place.above, &place.to, self.ends.mounts.is_empty()) {
+            let made = self.target.look(above, &to_name).await.map_err(failed(WRITE))?;
+            self.copy.set(made.map(|made| made.inode()));
+        }
         let counters = &self.progress.counters;
         add(
             if matches!(self.purpose, Purpose::Verify) { &counters.verified } else { &counters.directories },

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,12 @@ use bytes::Bytes;
 use nacre_object::{
     ErrorKind, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WriteOp,
 };
+use nacre_rpc::Origin;
 use nacre_rpc::server::Publisher;
 use parking_lot::{Condvar, Mutex};
 
-use super::table::{LeaseCounts, LeaseTable, Renewal, Revocation};
+use super::suspension::Client;
+use super::table::{LeaseCounts, LeaseTable, Renewal, Revocation, Unopened};
 use super::{is_leasable, wire};
 
 /// The leases on the objects of a store, all of whose writes pass through [`Leases::apply`]. The store must apply a transaction
@@ -28,6 +30,8 @@ pub struct Leases {
     wake: Condvar,
     /// True if a later start of the server will know that there were leases, or need not.
     marked: AtomicBool,
+    /// The number of the next connection.
+    next_connection: AtomicU64,
 }
 
 struct State {
@@ -64,6 +68,7 @@ impl Leases {
             state: Mutex::new(state),
             wake: Condvar::new(),
             marked: AtomicBool::new(true),
+            next_connection: AtomicU64::new(0),
         })
     }
 
@@ -82,7 +87,8 @@ impl Leases {
 
     /// Returns the counts.
     pub fn counts(&self) -> LeaseCounts {
-        self.state.lock().table.counts()
+        let now = self.now();
+        self.state.lock().table.counts(now)
     }
 
     /// Returns the number of writes that wait for leases to be given back.
@@ -143,17 +149,28 @@ impl Leases {
         Ok(())
     }
 
-    /// Opens a session, whose holder hears of revocations by `publisher`. Returns its number and the length of leases.
+    /// Returns the client of a new connection from a place.
+    pub(super) fn client(&self, origin: Option<Origin>) -> Client {
+        Client { connection: self.next_connection.fetch_add(1, Ordering::Relaxed), origin }
+    }
+
+    /// Opens a session of a client, who hears of revocations by `publisher`. Returns its number and the length of leases.
     ///
     /// # Errors
-    /// `Busy` if there are too many.
-    pub(super) fn open(&self, publisher: Publisher) -> Result<wire::Opened, StoreError> {
+    /// `Busy` if there are too many, or if changes had to wait for the client.
+    pub(super) fn open(&self, client: Client, publisher: Publisher) -> Result<wire::Opened, StoreError> {
         let now = self.now();
         let mut state = self.state.lock();
-        let Some(session) = state.table.open(now) else {
-            let text = "there are as many sessions with leases as there may be";
-            return Err(StoreError::new(ErrorKind::Busy, text));
-        };
+        let session = state.table.open(client, now).map_err(|reason| {
+            let text = match reason {
+                Unopened::Full => "there are as many sessions with leases as there may be",
+                Unopened::Suspended => {
+                    "the client gets no leases for a while, because a change had to wait for one that it did not give \
+                     back in time"
+                }
+            };
+            StoreError::new(ErrorKind::Busy, text)
+        })?;
         state.publishers.insert(session, Arc::new(publisher));
         Ok(wire::Opened { session, length: state.table.length() })
     }
@@ -170,7 +187,7 @@ impl Leases {
         let mut state = self.state.lock();
         let publisher = state.publishers.remove(&session);
         let mut wakers = Vec::new();
-        for object in state.table.end(session) {
+        for object in state.table.end(session, now) {
             wakers.extend(self.release(&mut state, &object, now));
         }
         drop(state);
@@ -193,7 +210,7 @@ impl Leases {
         let mut state = self.state.lock();
         let mut wakers = Vec::new();
         for (object, number) in leases {
-            state.table.give_back(session, object, *number);
+            state.table.give_back(session, object, *number, now);
             wakers.extend(self.release(&mut state, object, now));
         }
         drop(state);
@@ -284,7 +301,7 @@ impl Admission {
         let mut state = leases.state.lock();
         let number = state.next_write;
         state.next_write += 1;
-        let revocations = state.table.begin_write(&object);
+        let revocations = state.table.begin_write(&object, now);
         let waits = state.table.blocked_until(&object, now).is_some();
         let asked: Vec<(Arc<Publisher>, Bytes)> = revocations
             .into_iter()
@@ -348,7 +365,7 @@ mod tests {
         let object: ObjectId = "nacre/fs/i/1".parse().unwrap();
         let sessions = [1, 2, 3].map(|number| {
             let mut state = leases.state.lock();
-            let session = state.table.open(Duration::ZERO).unwrap();
+            let session = state.table.open(leases.client(None), Duration::ZERO).unwrap();
             assert!(state.table.grant(session, &object, number, Duration::ZERO));
             (session, [(object.clone(), number)])
         });

@@ -10,6 +10,7 @@ use nacre_rpc::{Cursor, Handled, Incoming, Outbox, Peer, Service, control};
 
 use super::hold::Leases;
 use super::is_leasable;
+use super::suspension::Client;
 use super::wire::{self, Granted, Leasing};
 use crate::members::Membership;
 
@@ -26,8 +27,9 @@ pub struct LeaseService {
 }
 
 /// The state that is kept for a connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LeaseConnection {
+    client: Client,
     sessions: Vec<OpenSession>,
 }
 
@@ -56,7 +58,7 @@ impl LeaseService {
             let text = "the connection has as many sessions with leases as it may have";
             return Err(StoreError::new(ErrorKind::Busy, text));
         }
-        let opened = self.leases.open(request.subscribe()?)?;
+        let opened = self.leases.open(connection.client, request.subscribe()?)?;
         connection.sessions.push(OpenSession { number: opened.session, request: request.id });
         wire::put_opened(outbox, request.id, &opened)
     }
@@ -150,8 +152,8 @@ impl Service for LeaseService {
         false
     }
 
-    fn open(&self, _peer: &Peer) -> LeaseConnection {
-        LeaseConnection::default()
+    fn open(&self, peer: &Peer) -> LeaseConnection {
+        LeaseConnection { client: self.leases.client(peer.origin), sessions: Vec::new() }
     }
 
     fn handle(

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -111,6 +112,30 @@ pub trait Service: Send + Sync + 'static {
 pub struct Peer {
     /// The version of the protocol that the peer speaks.
     pub version: u16,
+    /// The place that it comes from; `None` if the system does not tell.
+    pub origin: Option<Origin>,
+}
+
+/// The place that connections come from. Several programs share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// An IPv4 address, or the first 64 bits of an IPv6 address: a machine has all of those that differ only behind them.
+    Address(IpAddr),
+    /// The number of a user of the server's machine.
+    User(u32),
+}
+
+impl Origin {
+    /// Returns the origin of connections from an address.
+    pub fn of_address(address: IpAddr) -> Origin {
+        Origin::Address(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments();
+                Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+            }
+            address => address,
+        })
+    }
 }
 
 /// A request as received.

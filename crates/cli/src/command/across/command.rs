@@ -1,6 +1,6 @@
 //! `nacre copy` where the source or the destination is in the namespace of a store.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use nacre::fs::{Attributes, Error, Ino, InodeKind};
 use nacre_quantity::Escaped;
 use nacre_tree::copy::Plan;
-use nacre_walk::FileKind;
+use nacre_walk::{FileKind, Metadata};
 use rustix::process::{Resource, Rlimit};
 
 use super::local::{Local, is_directory_by_name, open};
+use super::mounted::{Seen, devices, overlap, seen};
 use super::namespace::{Namespace, locate_target};
 use super::side::Side;
 use super::{Ends, Pass, Progress, Purpose, Same, Settings};
@@ -23,9 +24,6 @@ use crate::session::Context;
 
 /// The number of pieces of work that are under way at a time: while one waits for the store, others go on.
 pub const WIDTH: usize = 16;
-
-/// The number of directories above a place after which their tree must be damaged.
-const LEVELS_MAX: usize = 1 << 20;
 
 /// A copy that was asked for.
 pub struct Request<'a> {
@@ -101,23 +99,31 @@ async fn between(
         (Some(from), Some(to)) => {
             let (source, found) = namespace_source(tree, from, request).await?;
             let target = namespace_target(tree, to, &source, request).await?;
-            check_apart(tree, &found, &target, request).await?;
+            let (own, parent) = (Seen::itself(found.ino), Seen::itself(target.0));
+            check_apart(tree, Some(own), (Some(parent), &target.1), request).await?;
             // Both sides are one tree, and each has its own view of it.
             let other = Namespace::new(tree, request.extended);
-            let ends = Ends { from: source.place, to: target, path };
+            let ends = Ends { from: source.place, to: target, path, mounts: Vec::new() };
             pass((&remote, &other), &ends, request, progress, plan).await;
         }
         (Some(from), None) => {
-            let (source, _) = namespace_source(tree, from, request).await?;
+            let (source, found) = namespace_source(tree, from, request).await?;
             let target = local_target(&source, request)?;
-            let ends = Ends { from: source.place, to: target, path };
+            let parent = match local.look(&target.0, c".").await {
+                Ok(Some(parent)) => seen(tree, &parent).await,
+                _ => None,
+            };
+            check_apart(tree, Some(Seen::itself(found.ino)), (parent, &target.1), request).await?;
+            let ends = Ends { from: source.place, to: target, path, mounts: Vec::new() };
             pass((&remote, &local), &ends, request, progress, plan).await;
         }
         (None, to) => {
-            let source = local_source(&local, request).await?;
+            let (source, found) = local_source(&local, request).await?;
             let to = to.clone().unwrap_or_default();
             let target = namespace_target(tree, &to, &source, request).await?;
-            let ends = Ends { from: source.place, to: target, path };
+            let parent = Seen::itself(target.0);
+            check_apart(tree, seen(tree, &found).await, (Some(parent), &target.1), request).await?;
+            let ends = Ends { from: source.place, to: target, path, mounts: devices(tree) };
             pass((&local, &remote), &ends, request, progress, plan).await;
         }
     }
@@ -177,7 +183,7 @@ fn refused_by(error: Error, request: &Request<'_>) -> Failure {
 async fn local_source(
     local: &Local,
     request: &Request<'_>,
-) -> Result<Located<<Local as Side>::Directory>, Failure> {
+) -> Result<(Located<<Local as Side>::Directory>, Metadata), Failure> {
     let place = Local::locate(request.source).map_err(|error| refused(request, error))?;
     let found = match local.look(&place.0, &place.1).await {
         Ok(Some(found)) => found,
@@ -188,7 +194,7 @@ async fn local_source(
         Some(name) => CString::new(name.as_bytes()).ok(),
         None => Some(place.1.clone()).filter(|name| name.as_bytes() != b"."),
     };
-    Ok(Located { place, is_directory: found.kind() == FileKind::Directory, own })
+    Ok((Located { place, is_directory: found.kind() == FileKind::Directory, own }, found))
 }
 
 async fn namespace_source(
@@ -277,28 +283,17 @@ async fn namespace_target<D>(
     Ok((parent.ino, CString::new(&name[..]).map_err(|error| refused(request, error))?))
 }
 
-/// Checks that a copy within the namespace is made neither of itself nor into itself.
+/// Checks that a copy is made neither of itself nor into itself, where both ends are in the namespace or in a mount of it.
 async fn check_apart(
     tree: &Tree,
-    source: &Attributes,
-    (parent, name): &(Ino, CString),
+    source: Option<Seen>,
+    (parent, name): (Option<Seen>, &CStr),
     request: &Request<'_>,
 ) -> Result<(), Failure> {
-    let by = |error| refused_by(error, request);
-    match tree.rank.lookup(&tree.user, *parent, name.as_bytes()).await {
-        Ok(there) if there.ino == source.ino => return Err(refused(request, "they are the same")),
-        Ok(_) | Err(Error::NotFound) => {}
-        Err(error) => return Err(by(error)),
+    let (Some(source), Some(parent)) = (source, parent) else { return Ok(()) };
+    match overlap(tree, source, (parent, name)).await {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) => Err(refused(request, why)),
+        Err(error) => Err(refused_by(error, request)),
     }
-    let mut here = *parent;
-    for _ in 0..LEVELS_MAX {
-        if here == source.ino {
-            return Err(refused(request, "a directory cannot be copied into itself"));
-        }
-        if here == Ino::ROOT {
-            break;
-        }
-        here = tree.rank.resolve_from(&tree.user, here, b"..", true).await.map_err(by)?.ino;
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! `nacre fs put --recursive` and `get --recursive`: whole trees, from local folders to the namespace and back, by the copies of
 //! [`across`](crate::command::across).
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -14,6 +14,7 @@ use serde_json::json;
 use super::move_bytes::{interrupted, with_remains};
 use super::{Path, Tree, failure};
 use crate::command::across::command::WIDTH;
+use crate::command::across::mounted::{self, Seen};
 use crate::command::across::{Ends, Local, Namespace, Pass, Progress, Purpose, Same, Settings, Side};
 use crate::command::transfer::destination;
 use crate::failure::Failure;
@@ -47,8 +48,14 @@ pub async fn put(tree: &Tree, folder: PathBuf, path: Path) -> Result<(), Failure
     };
     let name = name.map_err(|error| Failure::Usage(format!("cannot create {path}: {error}")))?;
     let from = Local::locate(&real).map_err(Failure::io(format!("open {shown}")))?;
-    let ends = Ends { from, to: (parent, name), path: folder.into_os_string().into_encoded_bytes() };
     let (source, target) = (Local::new(SETTINGS.extended), Namespace::new(tree, SETTINGS.extended));
+    if let Ok(Some(found)) = source.look(&from.0, &from.1).await
+        && let Some(found) = mounted::seen(tree, &found).await
+    {
+        check_apart(tree, found, (Seen::itself(parent), &name), &attempted).await?;
+    }
+    let given = folder.into_os_string().into_encoded_bytes();
+    let ends = Ends { from, to: (parent, name), path: given, mounts: mounted::devices(tree) };
     copy(
         (&source, &target),
         &ends,
@@ -78,11 +85,26 @@ pub async fn get(tree: &Tree, path: Path, folder: PathBuf) -> Result<(), Failure
     };
     let shown = Escaped::of(&local).to_string();
     let to = Local::locate(&local).map_err(Failure::io(format!("create the folder {shown}")))?;
-    let ends = Ends { from: (found.ino, c".".to_owned()), to, path: path.bytes().to_vec() };
     let interruption = Interruption::catch()?;
     let attempted = format!("cannot get {path}");
     let (source, target) = (Namespace::new(tree, SETTINGS.extended), Local::new(SETTINGS.extended));
+    if let Ok(Some(parent)) = target.look(&to.0, c".").await
+        && let Some(parent) = mounted::seen(tree, &parent).await
+    {
+        check_apart(tree, Seen::itself(found.ino), (parent, &to.1), &attempted).await?;
+    }
+    let from = (found.ino, c".".to_owned());
+    let ends = Ends { from, to, path: path.bytes().to_vec(), mounts: Vec::new() };
     copy((&source, &target), &ends, interruption, tree.json, (attempted, false), ("fetched to", shown)).await
+}
+
+/// Checks that a copy is made neither of itself nor into itself, by way of a mount.
+async fn check_apart(tree: &Tree, source: Seen, to: (Seen, &CStr), attempted: &str) -> Result<(), Failure> {
+    match mounted::overlap(tree, source, to).await {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) => Err(Failure::Failed(format!("{attempted}: {why}"))),
+        Err(error) => Err(failure(error, attempted)),
+    }
 }
 
 /// Copies, and prints the result: what was done, and where.
