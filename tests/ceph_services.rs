@@ -168,9 +168,9 @@ fn a_position_is_taken_once_while_the_daemons_of_a_rank_are_killed() {
     let second = rank(folder.path(), "second", &uri);
     let (over, taken) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        let _ending = Ending(&over);
+        let ending = Ending(&over);
         // A program that caches the sequencer, and commands that ask the rank.
-        scope.spawn(|| {
+        let caching = scope.spawn(|| {
             let store = nacre::open(&uri).unwrap().blocking();
             let log = store.sequencer("log").unwrap();
             let mut last = None;
@@ -205,9 +205,13 @@ fn a_position_is_taken_once_while_the_daemons_of_a_rank_are_killed() {
         second.kill();
         (0..3).for_each(|_| next());
         // A client of a daemon takes part, whose store is the same.
-        let text = third.run(["sequencer", "next", "log"]).text();
+        let of_daemon = format!("{}?repeat_timeout=120s", third.uri);
+        let text = nacre(&of_daemon, &["sequencer", "next", "log"]).text();
         taken.lock().unwrap().push(text.parse().unwrap());
         assert!(nacre(&uri, &["sequencer", "next", "/jobs/log"]).text().parse::<u64>().unwrap() >= 1);
+        // The last daemon outlives the program, which may be about to ask it.
+        drop(ending);
+        caching.join().unwrap();
     });
     let taken = taken.into_inner().unwrap();
     let all: BTreeSet<u64> = taken.iter().copied().collect();

@@ -119,6 +119,10 @@ pub const SEQUENCER_NAME_BYTES_MAX: usize = 200;
 pub(crate) struct Sessions {
     current: tokio::sync::Mutex<Option<Session>>,
     /// The options of the store's uri.
+    #[cfg_attr(
+        not(feature = "rados"),
+        expect(dead_code, reason = "the ranks of servers are reached as these are")
+    )]
     options: Options,
 }
 

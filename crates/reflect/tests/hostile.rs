@@ -19,7 +19,7 @@ use nacre_rpc::ClusterKey;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use testbed::{GROUP, Testbed, beat, decoded, guarded, home, local, proof_in, signed};
+use testbed::{GROUP, Testbed, beat, decoded, guarded, home, proof_in, signed};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]

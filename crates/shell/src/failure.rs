@@ -136,6 +136,10 @@ impl From<StoreError> for Failure {
             ErrorKind::Corrupt if on_ceph => {
                 "\"nacre scrub\" lists all damage, \"nacre rm --force\" removes damaged objects"
             }
+            // A metadata rank of a pool may say so, too.
+            ErrorKind::Denied if error.message.contains("asks for the cluster's key") => {
+                "give the key file with --key or NACRE_KEY"
+            }
             ErrorKind::Denied | ErrorKind::Closed | ErrorKind::ReadOnly if on_ceph => "",
             // The server is up, and its message explains the refusal.
             ErrorKind::Unavailable if error.message.contains("as many connections as it may") => {
@@ -159,9 +163,6 @@ impl From<StoreError> for Failure {
             }
             ErrorKind::Unknown => {
                 "it may or may not have taken effect, and may still do so shortly: read the object to find out"
-            }
-            ErrorKind::Denied if error.message.contains("asks for the cluster's key") => {
-                "give the key file with --key or NACRE_KEY"
             }
             ErrorKind::OutOfSpace => "free some space, then try again",
             ErrorKind::ReadOnly => "see the server's log, repair the disk, and restart the server",
