@@ -132,7 +132,14 @@ impl Rank {
             let transaction = looked
                 .transaction(name, now)
                 .change(WriteOp::SetKey { key: entry_key(name), value: entry.encode() });
-            self.charge(quota, Usage::entry()).await?;
+            if let Err(error) = self.charge(quota, Usage::entry()).await {
+                if is_recent {
+                    // The directory may have got another quota since.
+                    self.recent.forget(directory);
+                    continue;
+                }
+                return Err(error);
+            }
             if opens {
                 // Before anybody can see the entry: if it were removed before the inode is open, the inode would go.
                 self.open.lock().entry(entry.ino).or_default().count += 1;

@@ -188,7 +188,7 @@ impl Rank {
         let (looked, inode) = self.look_up(directory, name).await?;
         user.check(&looked.directory.inode, EXECUTE)?;
         let inode = inode.ok_or(Error::NotFound)?;
-        self.remember(&inode).await?;
+        self.remember(&inode).await;
         Ok(Attributes::of(&inode))
     }
 
@@ -283,7 +283,8 @@ impl Rank {
     }
 
     /// Lists a page of a directory, from the first entry whose name is greater than `after`: at most `limit`, and at most
-    /// [`PAGE_ENTRIES_MAX`]. With `attributes`, an entry whose inode was removed while the page was read is left out.
+    /// [`PAGE_ENTRIES_MAX`]. With `attributes`, an entry whose inode was removed while the page was read is left out. Without, other calls
+    /// may not find the number of an entry before it was looked up ([`Rank::lookup`]).
     ///
     /// # Errors
     /// [`Error::NotDirectory`], [`Error::Denied`], [`Error::NotFound`].
@@ -316,7 +317,7 @@ impl Rank {
             let inodes = entries.into_iter().map(async |(name, entry)| {
                 let inode = self.load_entry(directory, &entry).await?;
                 if let Some(inode) = &inode {
-                    self.remember(inode).await?;
+                    self.remember(inode).await;
                 }
                 Ok::<_, Error>(inode.map(|inode| listed(name, &entry, Some(Attributes::of(&inode)))))
             });

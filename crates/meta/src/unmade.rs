@@ -20,7 +20,8 @@
 //! and those of an exclusive rank, which shuts out others by the fences of the objects that it changes.
 //!
 //! An inode without an object cannot be found by its number. So a rank remembers the first records of those whose numbers it has
-//! given out, and makes the oldest when they are too many.
+//! given out, and makes the oldest when they are too many. Where it cannot, because the store is full say, it forgets the oldest of
+//! those that were looked up: they are found by their names again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::error::Result;
 use crate::inode::{Ino, Inode, InodeKind};
 use crate::rank::{ATTEMPTS_MAX, Loaded, LookupResult, Rank, settled, too_busy};
 
-/// The number of inodes without objects above which a rank makes some: about 10 MiB.
+/// The number of inodes without objects above which a rank makes some: about 10 MiB, and the targets of symbolic links.
 const UNMADE_MAX: usize = 32_768;
 /// The part of them that is made together.
 const MADE_SHARE: usize = 64;
@@ -74,10 +75,22 @@ impl Unmade {
         self.records.lock().len() < self.max
     }
 
+    /// Returns the number of those that are made together.
+    fn share(&self) -> usize {
+        (self.max / MADE_SHARE).max(1)
+    }
+
     /// Returns those that are to be made first: numbers grow.
     fn oldest(&self) -> Vec<(Ino, Arc<Inode>)> {
-        let count = (self.max / MADE_SHARE).max(1);
-        self.records.lock().iter().take(count).map(|(ino, inode)| (*ino, inode.clone())).collect()
+        self.records.lock().iter().take(self.share()).map(|(ino, inode)| (*ino, inode.clone())).collect()
+    }
+
+    /// Forgets as many as are made together, those that would be made first.
+    fn forget_oldest(&self) {
+        let mut records = self.records.lock();
+        for _ in 0..self.share() {
+            records.pop_first();
+        }
     }
 }
 
@@ -139,14 +152,17 @@ impl Rank {
         }
     }
 
-    /// Remembers an inode whose number the caller gets, if it was not made yet.
-    pub(crate) async fn remember(&self, loaded: &Loaded) -> Result<()> {
+    /// Remembers an inode whose number the caller gets, if it was not made yet. That never fails: who only reads can do so where nothing
+    /// can be written.
+    pub(crate) async fn remember(&self, loaded: &Loaded) {
         if loaded.is_made() || self.unmade.get(loaded.ino).is_some() {
-            return Ok(());
+            return;
         }
-        self.make_room().await?;
+        if let Err(error) = self.make_room().await {
+            tracing::debug!(%error, "inodes without objects are forgotten, since none can be made");
+            self.unmade.forget_oldest();
+        }
         self.unmade.insert(loaded.ino, loaded.inode.clone());
-        Ok(())
     }
 
     /// Makes some inodes if there are too many to be remembered. As many more as there are calls at a time may be.
@@ -169,8 +185,10 @@ impl Rank {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use nacre_object::testkit::{MemoryStore, block_on};
-    use nacre_object::{ObjectStore, Outcome, Transaction};
+    use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
     use super::*;
     use crate::{Creation, Credentials, RankOptions};
@@ -200,6 +218,50 @@ mod tests {
                 made += usize::from(done.existed);
             }
             assert_eq!(made, 28);
+        });
+    }
+
+    /// A store that takes no changes once it was told so.
+    struct Frozen {
+        store: MemoryStore,
+        is_frozen: AtomicBool,
+    }
+
+    impl ObjectStore for Frozen {
+        fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+            if self.is_frozen.load(Ordering::Relaxed) && !transaction.writes.is_empty() {
+                return Reply::ready(Err(StoreError::new(ErrorKind::ReadOnly, "it takes no changes")));
+            }
+            self.store.apply(object, transaction)
+        }
+
+        fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+            self.store.list(after, limit)
+        }
+    }
+
+    #[test]
+    fn more_inodes_than_are_remembered_are_looked_up_where_nothing_can_be_written() {
+        block_on(async {
+            let store = Arc::new(Frozen { store: MemoryStore::new(), is_frozen: AtomicBool::new(false) });
+            let options = RankOptions { create: true, ..RankOptions::default() };
+            let rank = Rank::open(store.clone(), options).await.unwrap();
+            let root = Credentials::root();
+            for number in 0..32 {
+                let creation = Creation::new(InodeKind::File, 0o600);
+                rank.create(&root, Ino::ROOT, format!("{number}").as_bytes(), creation).await.unwrap();
+            }
+            store.is_frozen.store(true, Ordering::Relaxed);
+            let mut reader = Rank::open(store, RankOptions::default()).await.unwrap();
+            reader.unmade.max = 4;
+            for number in 0..32 {
+                let name = format!("{number}");
+                let found = reader.lookup(&root, Ino::ROOT, name.as_bytes()).await.unwrap();
+                assert_eq!(reader.stat(found.ino).await.unwrap(), found);
+                assert!(reader.unmade.records.lock().len() <= 4);
+            }
+            let page = reader.readdir(&root, Ino::ROOT, b"", 100, true).await.unwrap();
+            assert_eq!(page.entries.len(), 32);
         });
     }
 }

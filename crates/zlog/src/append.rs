@@ -24,7 +24,7 @@ use nacre_object::{ByteRange, ErrorKind, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::entry::{Entry, INDEX_BYTES, Index, PACKET_HEAD_BYTES, pack};
+use crate::entry::{Entry, INDEX_BYTES, Index, PACKET_HEAD_BYTES, Packed, pack};
 use crate::error::LogError;
 use crate::layout::View;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, PLACE_BYTES_MAX, SLOT_BYTES, WAITING_BYTES_MAX};
@@ -570,7 +570,7 @@ impl Inner {
                 }
                 Err(StripeError::Store(error)) => {
                     let is_full = error.kind == ErrorKind::OutOfSpace && !uncertain;
-                    if is_full && self.may_be_full(place + count).await {
+                    if is_full && self.may_be_full(place, &packed).await {
                         return Attempt::Full;
                     }
                     uncertain |= error.kind.is_uncertain();
@@ -582,11 +582,14 @@ impl Inner {
         }
     }
 
-    /// Returns whether an object may hold as many bytes as the store lets one have, with entries at its first `places` places. If even
-    /// the longest ones would fit, it is the store that is full, where another view would be of no use.
-    async fn may_be_full(&self, places: u64) -> bool {
+    /// Returns whether the places before one may hold so many bytes that these entries do not fit into the object beside them. If they
+    /// would fit beside the longest ones, it is the store that is full, where other objects would be of no use.
+    async fn may_be_full(&self, place: u64, packed: &Packed) -> bool {
+        let packed_bytes: u64 = packed.packets.iter().map(|(_, data)| data.len() as u64).sum();
+        // The store may align them: that takes as much again at most.
+        let bytes = place.saturating_add(1).saturating_mul(PLACE_BYTES_MAX).saturating_add(2 * packed_bytes);
         let limits = self.store.limits().await;
-        limits.is_ok_and(|limits| places >= limits.fork_bytes_max / PLACE_BYTES_MAX)
+        place > 0 && limits.is_ok_and(|limits| bytes >= limits.fork_bytes_max)
     }
 
     /// Finds out whether a write of this writer took effect at a position, when it cannot do so any more.

@@ -4,7 +4,7 @@
 //! costs the second writer another attempt and nothing else. (CORFU; Sevilla et al., *Malacology*, section 5.2.1.)
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -84,6 +84,8 @@ pub struct StoreSequencer {
     turn: tokio::sync::Mutex<()>,
     /// The number of changes of the counter since another client's, or since several requests waited at a time.
     undisturbed: AtomicU32,
+    /// True if a change by this handle reached a multiple of [`FREED_EVERY`] unexpectedly: the next one gives bytes back.
+    frees: AtomicBool,
 }
 
 /// What a handle knows of the counter.
@@ -153,6 +155,11 @@ fn taken_size() -> ReadOp {
     ReadOp::Extents { fork: taken_fork(), range: ByteRange::new(0, 0) }
 }
 
+/// Returns whether a counter that is raised from one position to another reaches a multiple of [`FREED_EVERY`].
+fn reaches(from: u64, to: u64) -> bool {
+    from / FREED_EVERY != to / FREED_EVERY
+}
+
 fn append(count: u64) -> WriteOp {
     WriteOp::Append { fork: taken_fork(), data: Bytes::from_static(&ZEROS[..count as usize]) }
 }
@@ -167,6 +174,7 @@ impl StoreSequencer {
             waiting: Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
             undisturbed: AtomicU32::new(0),
+            frees: AtomicBool::new(false),
         }
     }
 
@@ -240,7 +248,13 @@ impl StoreSequencer {
                 let changes = self.undisturbed.load(Ordering::Relaxed);
                 self.undisturbed.store(changes.saturating_add(1), Ordering::Relaxed);
             }
-            false => self.disturbed(),
+            false => {
+                self.disturbed();
+                // Of all handles that take positions, one reaches each multiple, whatever they expected.
+                if reaches(from, to) {
+                    self.frees.store(true, Ordering::Relaxed);
+                }
+            }
         }
     }
 
@@ -248,8 +262,10 @@ impl StoreSequencer {
     /// size of the fork stays, and its content is never read.
     fn change(&self, installed: Counter, count: u64) -> Transaction {
         let transaction = Transaction::new().guard(installed.guard());
-        let taken = self.seen(installed.epoch).and_then(|seen| seen.checked_sub(installed.tail)).unwrap_or(0);
-        if taken == 0 || taken / FREED_EVERY == taken.saturating_add(count) / FREED_EVERY {
+        let seen = self.seen(installed.epoch).unwrap_or(installed.tail);
+        let taken = seen.saturating_sub(installed.tail);
+        let is_due = self.frees.swap(false, Ordering::Relaxed);
+        if taken == 0 || !(is_due || reaches(seen, seen.saturating_add(count))) {
             return transaction;
         }
         let range = ByteRange::new(0, taken.min(OFFSET_MAX));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_meta::inode::{Ino, InodeKind};
-use nacre_meta::{Creation, Credentials, Error, READ, Rank, SetAttributes, WRITE};
+use nacre_meta::{Creation, Credentials, Error, Limits, READ, Rank, SetAttributes, WRITE};
 
 use crate::calls::{file, make, open};
 use crate::recovery::{Call, advance};
@@ -72,6 +72,25 @@ fn what_a_directory_has_become_is_seen_by_a_rank_that_remembers_it() {
         other.rmdir(&root, Ino::ROOT, b"d").await.unwrap();
         assert_eq!(rank.create(&ada, d, b"six", file(0o644)).await.err(), Some(Error::NotFound));
         assert_eq!(rank.check(false).await.unwrap().findings, []);
+    });
+}
+
+#[test]
+fn a_directory_with_a_quota_of_its_own_is_not_held_to_the_one_that_a_rank_remembers() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, other, root) = (open(&store).await, open(&store).await, Credentials::root());
+        let directory = || Creation::new(InodeKind::Directory, 0o755);
+        let entries = |entries| Limits { entries: Some(entries), ..Limits::default() };
+        let a = make(&rank, &root, "/a", directory()).await.ino;
+        rank.set_quota(&root, a, entries(2)).await.unwrap();
+        let d = make(&rank, &root, "/a/d", directory()).await.ino;
+        rank.create(&root, d, b"first", file(0o644)).await.unwrap();
+        other.unlink(&root, d, b"first").await.unwrap();
+        make(&other, &root, "/a/full", file(0o644)).await;
+        other.set_quota(&root, d, entries(9)).await.unwrap();
+        rank.create(&root, d, b"second", file(0o644)).await.unwrap();
+        assert_eq!(rank.create(&root, a, b"more", file(0o644)).await.err(), Some(Error::QuotaExceeded));
     });
 }
 

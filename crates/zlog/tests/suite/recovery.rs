@@ -327,8 +327,12 @@ async fn a_view_begins_where_objects_hold_as_much_as_the_store_lets_them() {
 async fn a_store_that_is_full_gets_no_view() {
     let full = Arc::new(AtomicBool::new(false));
     let store = {
-        let full = full.clone();
+        let (full, mut sealed) = (full.clone(), 0);
         Faulty::new(move |_, transaction| {
+            // An appender that begins one view after another does not come to an end.
+            sealed +=
+                u64::from(transaction.writes.iter().any(|op| matches!(op, WriteOp::SetAttribute { .. })));
+            assert!(sealed < 50, "it begins views again and again");
             let takes_room = written_bytes(transaction) > 0;
             if takes_room && full.load(Ordering::Relaxed) { Fate::Full } else { Fate::Done }
         })
@@ -339,6 +343,15 @@ async fn a_store_that_is_full_gets_no_view() {
     log.append(entry(0)).await.unwrap();
     full.store(true, Ordering::Relaxed);
     assert_eq!(log.append(entry(1)).await.unwrap_err().kind(), ErrorKind::OutOfSpace);
+    assert_eq!(log.info().await.unwrap().views.len(), 1);
+    // So many that the longest entries would not fit into one object.
+    let mut appending = Vec::new();
+    for number in 0..30 {
+        appending.push(log.appender().submit(entry(number)).await.unwrap());
+    }
+    for appended in appending {
+        assert_eq!(appended.await.unwrap_err().kind(), ErrorKind::OutOfSpace);
+    }
     assert_eq!(log.info().await.unwrap().views.len(), 1);
     full.store(false, Ordering::Relaxed);
     log.append(entry(2)).await.unwrap();
