@@ -516,7 +516,7 @@ local function find(class, chunk, method, is_new)
   if is_new then touches, instructions, bytes = N.watch() end
   local env = instantiate(chunk)
   local handler, declared = rawget(env, method), registered
-  if is_new and N.is_constant(class, touches, env, frozen, provided) then
+  if is_new and N.is_constant(class, touches, env, frozen, provided, bytes) then
     N.keep(class, methods_of(env, declared), instructions, bytes)
     registered = { declared }
   end

@@ -55,6 +55,11 @@ fn variables_start_as_the_text_made_them() {
         "function m(i, o) o:append('old') function m() return 5 end end",
         "function h() return 1 end function m(i, o) local was = h h = function() return was() + 1 end o:append('' .. h()) end",
         "local f f = function(o) o:append('first') f = function(o) o:append('later') end end function m(i, o) f(o) end",
+        "local k = 0 function m(i, o) do local k = 5 end k = k + 1 o:append('' .. k) end",
+        "local k = 0 function m(i, o) goto add ::add:: k = k + 1 o:append('' .. k) end",
+        "local k = 0 function m(i, o) repeat local j = k k = j + 1 until j >= 0 o:append('' .. k) end",
+        "local k = 0 --[==[ ]] k = 5 ]==] function m(i, o) local s = [[--]] k = k + 1 o:append(k .. s) end",
+        "do local k f = function() k = 1 end f = nil end function m(i, o) k = (k or 0) + 1 o:append('' .. k) end",
     ] {
         check(text);
     }
@@ -82,6 +87,13 @@ fn tables_start_as_the_text_made_them() {
         "local t = setmetatable({}, {__newindex = function(t, k, v) rawset(t, k, v) end}) function m(i, o) o:append(tostring(t.x)) t.x = 1 end",
         "local k = 0 local t = setmetatable({}, {__call = function() k = k + 1 return k end}) function m(i, o) o:append('' .. t()) end",
         "local object = {} function m(i, o) local ok, e = pcall(error, object) e.k = (e.k or 0) + 1 o:append('' .. e.k) end",
+        "local memo = {k = 0} local alias = memo function m(i, o) alias.k = alias.k + 1 o:append('' .. memo.k) end",
+        "local memo = {k = 0} function m(i, o) (memo).k = memo.k + 1 o:append('' .. memo.k) end",
+        "local memo = {k = 0} function m(i, o) local t = {memo} t[1].k = t[1].k + 1 o:append('' .. memo.k) end",
+        "local memo = {k = 0} local function add(t) t.k = t.k + 1 return t.k end function m(i, o) o:append('' .. add(memo)) end",
+        "local all = {{k = 0}} function m(i, o) for _, t in pairs(all) do t.k = t.k + 1 o:append('' .. t.k) end end",
+        "local memo = {k = 0} function n() error(memo) end
+         function m(i, o) local _, t = pcall(nacre.call, 'c.n') t.k = t.k + 1 o:append('' .. t.k) end",
         "local declaration = {} function m(i, o) declaration.writes = false end
          function h() objclass.create() end objclass.register(h, declaration)",
     ] {

@@ -5,7 +5,7 @@
 //! must be known exactly. Which of several variables of one name is meant need not be: what is done with one is taken to be done
 //! with all of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The names of variables with which functions do what might change them, or the tables in them. Those that are a function's own, in
 /// that function itself, are not among them.
@@ -30,10 +30,12 @@ impl SharedNames {
 
 /// The variables in scope while a text is parsed.
 pub(super) struct Scopes<'a> {
-    /// The local variables of the function that is parsed.
-    own: Vec<&'a [u8]>,
-    /// Those of the functions around it, the outermost first. There is none around the text itself.
-    outer: Vec<Vec<&'a [u8]>>,
+    /// The local variables in scope, those of the text itself first.
+    declared: Vec<&'a [u8]>,
+    /// The number of them before each function around, the outermost first. There is none around the text itself.
+    functions: Vec<usize>,
+    /// For each name, how many functions are around each variable in scope that has it, the outermost first.
+    depths: HashMap<&'a [u8], Vec<usize>>,
     assigned: HashSet<&'a [u8]>,
     whole: HashSet<&'a [u8]>,
     /// False once the text may change global variables while it does not run itself.
@@ -43,8 +45,9 @@ pub(super) struct Scopes<'a> {
 impl<'a> Scopes<'a> {
     pub fn new() -> Self {
         Self {
-            own: Vec::new(),
-            outer: Vec::new(),
+            declared: Vec::new(),
+            functions: Vec::new(),
+            depths: HashMap::new(),
             assigned: HashSet::new(),
             whole: HashSet::new(),
             is_settled: true,
@@ -53,28 +56,35 @@ impl<'a> Scopes<'a> {
 
     /// Begins the body of a function.
     pub fn enter(&mut self) {
-        self.outer.push(std::mem::take(&mut self.own));
+        self.functions.push(self.declared.len());
     }
 
     /// Ends the body of a function.
     pub fn leave(&mut self) {
-        self.own = self.outer.pop().unwrap_or_default();
+        if let Some(place) = self.functions.pop() {
+            self.close(place);
+        }
     }
 
     /// Returns the place to which [`Scopes::close`] goes back.
     pub fn open(&self) -> usize {
-        self.own.len()
+        self.declared.len()
     }
 
     /// Ends the scope of the variables that were declared since a place.
     pub fn close(&mut self, place: usize) {
-        self.own.truncate(place);
+        for name in self.declared.drain(place..) {
+            if let Some(depths) = self.depths.get_mut(name) {
+                depths.pop();
+            }
+        }
     }
 
     /// Declares a local variable.
     pub fn declare(&mut self, name: &'a [u8]) {
         self.watch(name);
-        self.own.push(name);
+        self.declared.push(name);
+        self.depths.entry(name).or_default().push(self.functions.len());
     }
 
     /// Notes that a variable is used: as a whole, or for a field of its value.
@@ -93,7 +103,7 @@ impl<'a> Scopes<'a> {
         }
         if field {
             self.whole.insert(name);
-        } else if self.outer.iter().flatten().any(|declared| *declared == name) {
+        } else if self.depths.get(name).is_some_and(|depths| !depths.is_empty()) {
             self.assigned.insert(name);
         } else {
             self.is_settled = false;
@@ -102,14 +112,15 @@ impl<'a> Scopes<'a> {
 
     /// Looks out for the names by which global variables are reached in other ways.
     fn watch(&mut self, name: &[u8]) {
-        if name == b"_ENV" || name == b"_G" && !self.outer.is_empty() {
+        if name == b"_ENV" || name == b"_G" && !self.functions.is_empty() {
             self.is_settled = false;
         }
     }
 
     /// Returns whether a variable outlives the function that is parsed. The text itself runs to its end before any method does.
     fn is_shared(&self, name: &[u8]) -> bool {
-        !self.outer.is_empty() && !self.own.contains(&name)
+        let innermost = self.depths.get(name).and_then(|depths| depths.last());
+        !self.functions.is_empty() && innermost != Some(&self.functions.len())
     }
 
     /// Returns what is known at the end; `None` if functions may change global variables.

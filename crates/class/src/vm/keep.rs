@@ -60,11 +60,14 @@ pub(super) fn watch(stack: &Stack<'_>) -> Result<c_int, Raise> {
 }
 
 /// Returns whether the environment in which a class's text has run can serve later calls. The arguments are the name of the class,
-/// how often the call had been touched before, the environment, the set of libraries and the set of functions that scripts are given.
+/// how often the call had been touched before, the environment, the set of libraries, the set of functions that scripts are given, and
+/// the memory that was used before.
 pub(super) fn is_constant(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let is_untouched = stack.host().touches() as i64 == stack.integer(2)?;
+    // What is large would take long to look at, which nobody pays for.
+    let is_small = taken_since(stack, 6)? <= KEPT_BYTES_MAX;
     let class = class(stack)?;
-    let is_constant = is_untouched && class.text.len() <= TEXT_BYTES_MAX && stays(stack, &class);
+    let is_constant = is_untouched && is_small && class.text.len() <= TEXT_BYTES_MAX && stays(stack, &class);
     if !is_constant && let Some(compiled) = stack.host().compiled().get_mut(&class.id()) {
         compiled.kept = Kept::Nothing;
     }
@@ -77,19 +80,22 @@ pub(super) fn is_constant(stack: &Stack<'_>) -> Result<c_int, Raise> {
 pub(super) fn keep(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let class = class(stack)?;
     let instructions = stack.natural(3)?.saturating_sub(stack.host().instructions_left());
-    let bytes = stack.host().occupied().saturating_sub(stack.natural(4)? as usize);
-    let kept = match bytes > KEPT_BYTES_MAX {
-        true => Kept::Nothing,
-        false => {
-            stack.push_value(2);
-            Kept::Methods { reference: stack.register(), instructions, bytes }
-        }
-    };
-    // Its text touched nothing, so that no other class was compiled since.
+    let bytes = taken_since(stack, 4)?;
     if let Some(compiled) = stack.host().compiled().get_mut(&class.id()) {
-        compiled.kept = kept;
+        compiled.kept = match bytes > KEPT_BYTES_MAX {
+            true => Kept::Nothing,
+            false => {
+                stack.push_value(2);
+                Kept::Methods { reference: stack.register(), instructions, bytes }
+            }
+        };
     }
     Ok(0)
+}
+
+/// Returns the memory that was taken since an argument was the memory that was used.
+fn taken_since(stack: &Stack<'_>, index: c_int) -> Result<usize, Raise> {
+    Ok(stack.host().occupied().saturating_sub(stack.natural(index)? as usize))
 }
 
 /// Returns the class whose name is the first argument.
@@ -101,8 +107,7 @@ fn class(stack: &Stack<'_>) -> Result<Arc<Class>, Raise> {
 /// Returns whether whatever functions can reach in the environment, which is the third argument, stays as it is.
 fn stays(stack: &Stack<'_>, class: &Class) -> bool {
     let Some(names) = class.shared_names() else { return false };
-    // Three values for each step of the way, and those of this function.
-    if stack.kind(3) != ValueKind::Table || !stack.has_room(3 * DEPTH_MAX + 16) {
+    if stack.kind(3) != ValueKind::Table {
         return false;
     }
     let source = format!("={}", class.name);
@@ -134,7 +139,7 @@ struct Walk<'w, 's> {
     /// What Lua knows of where the functions of the class come from.
     source: String,
     environment: usize,
-    /// The functions that were looked at, by their addresses: nothing moves, and nothing is collected.
+    /// The functions and tables that were looked at, by their addresses: nothing moves, and nothing is collected.
     seen: HashSet<usize>,
     values: usize,
 }
@@ -142,6 +147,9 @@ struct Walk<'w, 's> {
 /// The places of the arguments with the libraries and the functions that scripts are given.
 const LIBRARIES: c_int = 4;
 const GIVEN: c_int = 5;
+/// The room on the stack for each step of the way, which leaves some at the end. Little at once: more would make Lua's stack grow
+/// otherwise than by doubling, and so end at another length.
+const STEP_VALUES: usize = 8;
 
 impl Walk<'_, '_> {
     /// Returns whether the value on top of the stack, that of a variable, stays as it is.
@@ -167,6 +175,9 @@ impl Walk<'_, '_> {
         if stack.is_native(-1) || !self.seen.insert(stack.address(-1)) {
             return true;
         }
+        if !stack.has_room(STEP_VALUES) {
+            return false;
+        }
         // Of the prelude, those that scripts are given keep nothing; iterators, for instance, do.
         if !stack.is_from(&self.source) {
             return stack.is_key_of(GIVEN);
@@ -188,7 +199,11 @@ impl Walk<'_, '_> {
 
     fn table_stays(&mut self, depth: usize) -> bool {
         let stack = self.stack;
-        if stack.push_metatable(-1) {
+        // By which name it was reached does not matter here.
+        if !self.seen.insert(stack.address(-1)) {
+            return true;
+        }
+        if !stack.has_room(STEP_VALUES) || stack.push_metatable(-1) {
             return false;
         }
         let table = stack.top();
@@ -270,6 +285,10 @@ mod tests {
             "for _, n in ipairs({'a', 'b'}) do _G[n] = function() return n end end function m() return a() .. b() end",
             "local n = 0 for i = 1, 10 do n = n + i end function m() return n end",
             "local t = {} t.x = 1 setmetatable(t, nil) function m() return t.x end",
+            "local s = 'a' function m() return s:rep(2), #s end",
+            "local t = {1} local u = t function m() return t[1] + u[1] end",
+            "local n = 0 function m() do local n = 1 n = n + 1 end return n end",
+            "local t = {} --[==[ ]] t.x = 1 ]==] function m() local s = [[ t.x = 1 --]] return t.x and 1 or #s end",
         ] {
             assert!(is_kept(&format!("{text} objclass.register(m)"), "m"), "{text}");
         }
@@ -310,6 +329,21 @@ mod tests {
             "local t = {[{}] = 1} function m() return t.x end",
             "local function f() return f end local t = {f = f} function m() t, f = {}, nil end",
             "local f = function() f = 1 end function m() f() end",
+            "do local n f = function() n = 1 end f = nil end function m() n = 1 end",
+            "local n = 0 function m() do local n end n = n + 1 end",
+            "local n = 0 function m() for n = 1, 2 do end n = n + 1 end",
+            "local n = 0 function m() local s = 'a\\z  \\'' n = n + 1 --[[' ]] end",
+            "local t = {} function m() (t).x = 1 end",
+            "local t = {} function m() local u = {t} u[1].x = 1 end",
+            "local t = {} local u = t function m() u.x = 1 return t.x end",
+            "local t = {} local function set(u) u.x = 1 end function m() set(t) end",
+            "local t = {} function m() return setmetatable({}, t) end",
+            "local t = {} function m() error(t) end",
+            "local t = {} function m() return t == t end",
+            "local function set(g) return function() g.n = 1 end end local f = set(...) function m() f() end",
+            "local function get(g) return function() return g.n end end local f = get(_G) function m() return f() end",
+            "print('loaded') function m() end",
+            "local t = {} for i = 1, 5000 do t[i] = i end function m() return t[1] end",
         ] {
             assert!(!is_kept(&format!("{text} objclass.register(m)"), "m"), "{text}");
         }
