@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use self::layout::Layout;
 use self::nodes::{Nodes, Plan};
-use super::child::{Caught, outcome, pass_on};
+use super::child::{Caught, kill_with_descendants, outcome, pass_on};
 use super::daemon;
 use crate::arguments::Common;
 use crate::failure::Failure;
@@ -64,11 +64,8 @@ const HOST_FLAGS: [&str; 14] = [
     "configfile",
 ];
 
-/// The longest time that a launcher may take to end after SIGTERM, before it is killed.
-const END_MAX: Duration = Duration::from_secs(10);
-
 /// Variables by which they may: those of batch systems, and of the launchers.
-const HOST_VARIABLES: [&str; 12] = [
+const HOST_VARIABLES: [&str; 13] = [
     "SLURM_JOB_ID",
     "PBS_JOBID",
     "PBS_NODEFILE",
@@ -79,9 +76,13 @@ const HOST_VARIABLES: [&str; 12] = [
     "COBALT_NODEFILE",
     "FLUX_JOB_ID",
     "HYDRA_HOST_FILE",
+    "HYDRA_CONFIG_FILE",
     "OMPI_MCA_orte_default_hostfile",
     "PRTE_MCA_prte_default_hostfile",
 ];
+
+/// The longest time that a launcher may take to end after SIGTERM, before it is killed with all that it has started.
+const END_MAX: Duration = Duration::from_secs(10);
 
 /// Run an MPI job with a correct atomic mode of MPI-IO
 ///
@@ -108,6 +109,9 @@ pub struct Args {
     /// 10s]
     #[arg(long, value_name = "TIME")]
     lock_lease: Option<Time>,
+    /// Time that the launcher may take to reach all nodes, and the lock servers there to reach each other
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    start_timeout: Time,
     /// Consequence for a rank that holds bytes when its lease is about to end, because it was stopped or cannot reach the
     /// servers
     #[arg(long, value_enum, value_name = "ACTION", default_value_t = LeaseLost::Error)]
@@ -258,7 +262,8 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
         None => {
             let (folder, lease) = (folder?, lease(&args)?);
             let places = if is_question { None } else { places(mpi, theirs, may_leave) };
-            let plan = places.map(|layout| Plan { mpi, launcher: &launcher, layout, lease });
+            let start_max = args.start_timeout.0;
+            let plan = places.map(|layout| Plan { mpi, launcher: &launcher, layout, lease, start_max });
             let started = Servers::start(plan, lease, &folder, &mut signals).await?;
             (servers.insert(started).uri(), Some(folder))
         }
@@ -315,7 +320,8 @@ fn may_leave_this_node<'a>(
     let is_flag = |word: &OsString| {
         let Some(flag) = word.to_str().filter(|word| word.starts_with('-')) else { return false };
         let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
-        HOST_FLAGS.contains(&name)
+        // MPICH has them in capitals too; "-h" is no flag of this kind.
+        HOST_FLAGS.iter().any(|known| *known == name || (name.len() > 1 && known.eq_ignore_ascii_case(name)))
     };
     words.any(is_flag) || HOST_VARIABLES.iter().any(|name| is_set(name))
 }
@@ -419,7 +425,7 @@ async fn launched(
                 (is_unlocked, kill_at) = (true, Some(Instant::now() + END_MAX));
             }
             () = at(kill_at) => {
-                pass_on(&child, Signal::KILL);
+                kill_with_descendants(&child);
                 kill_at = None;
             }
         }

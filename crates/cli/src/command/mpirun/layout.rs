@@ -4,9 +4,10 @@
 //! Hydra, and of Open MPI. At a flag that they do not have, nothing can be told.
 
 use std::ffi::{OsStr, OsString};
+use std::net::Ipv4Addr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::{HOST_FLAGS, Mpi};
+use super::{HOST_FLAGS, Mpi, node};
 
 /// The flags of a launcher: whether they are for each command that is to run in the places of the job, the number of their values, and
 /// their names without dashes. The others set what is of the job alone: its variables, its output, its time.
@@ -38,7 +39,7 @@ const MPICH: Flags = &[
         0,
         &["prepend-rank", "l", "print-all-exitcodes", "profile", "report-bindings", "debug", "v", "verbose"],
     ),
-    (false, 0, &["genvall", "envall", "enable-auto-cleanup", "disable-auto-cleanup"]),
+    (false, 0, &["genvall", "envall", "enable-auto-cleanup", "disable-auto-cleanup", "dac"]),
     (false, 2, &["genv", "env"]),
 ];
 
@@ -50,9 +51,11 @@ const OPEN_MPI: Flags = &[
         1,
         &["cpus-per-proc", "cpus-per-rank", "path", "prefix", "wd", "wdir", "am", "tune", "launch-agent"],
     ),
+    (true, 1, &["ppr", "cf", "cartofile", "max-vm-size", "personality"]),
     (true, 2, &["mca", "gmca", "omca", "prtemca", "pmixmca"]),
     (true, 0, &["pernode", "bycore", "byslot", "bynode", "nolocal", "oversubscribe", "nooversubscribe"]),
-    (true, 0, &["use-hwthread-cpus", "novm", "noprefix", "allow-run-as-root"]),
+    (true, 0, &["use-hwthread-cpus", "novm", "noprefix", "allow-run-as-root", "leave-session-attached"]),
+    (true, 0, &["do-not-resolve", "enable-instant-on-support", "fwd-mpirun-port", "use-regexp"]),
     (
         false,
         1,
@@ -64,16 +67,34 @@ const OPEN_MPI: Flags = &[
         &["bind-to-core", "bind-to-socket", "report-bindings", "merge-stderr-to-stdout", "tag-output"],
     ),
     (false, 0, &["timestamp-output", "xml", "q", "quiet", "v", "verbose", "s", "preload-binary"]),
-    (false, 0, &["display-map", "display-allocation", "get-stack-traces"]),
+    (
+        false,
+        1,
+        &["xml-file", "xterm", "report-pid", "report-uri", "report-events", "ompi-server", "max-restarts"],
+    ),
+    (
+        false,
+        0,
+        &["display-map", "display-devel-map", "display-diffable-map", "display-topo", "show-progress"],
+    ),
+    (false, 0, &["display-allocation", "display-devel-allocation", "output-proctable", "get-stack-traces"]),
+    (false, 0, &["report-state-on-timeout", "report-child-jobs-separately", "index-argv-by-rank"]),
+    (false, 0, &["enable-recovery", "disable-recovery", "continuous", "set-cwd-to-session-dir"]),
+    (false, 0, &["d", "debug-devel", "debug-daemons", "debug-daemons-file"]),
 ];
+
+/// Flags whose value is a list of hosts. Others of [`HOST_FLAGS`] name a file with them.
+const HOST_LISTS: [&str; 7] = ["H", "host", "hosts", "hostlist", "machine", "machines", "machinelist"];
 
 /// The places of a job.
 #[derive(Debug)]
 pub struct Layout {
     /// The flags before each of its programs, as far as they say where it runs.
     programs: Vec<Vec<OsString>>,
-    /// True if the flags name hosts.
+    /// True if the flags name hosts, not all of which are this one for sure.
     pub names_hosts: bool,
+    /// True if the flags make the launcher print the environment of the ranks.
+    pub shows_environment: bool,
 }
 
 impl Layout {
@@ -83,7 +104,7 @@ impl Layout {
     /// The word at which it cannot be told what it means.
     pub fn read(mpi: Mpi, words: &[OsString]) -> Result<Layout, OsString> {
         let mut words = words.iter();
-        let mut layout = Layout { programs: Vec::new(), names_hosts: false };
+        let mut layout = Layout { programs: Vec::new(), names_hosts: false, shows_environment: false };
         loop {
             let mut flags = Vec::new();
             loop {
@@ -110,20 +131,33 @@ impl Layout {
         flags: &mut Vec<OsString>,
     ) -> Option<()> {
         let flag = word.to_str()?.trim_start_matches('-');
-        let (name, joined) = flag.split_once('=').map_or((flag, 0), |(name, _)| (name, 1));
-        let table = if mpi == Mpi::Mpich { MPICH } else { OPEN_MPI };
-        let (is_kept, count, _) = table.iter().find(|(_, _, names)| names.contains(&name))?;
+        let (given, joined) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
+        let is_mpich = mpi == Mpi::Mpich;
+        // Hydra's flags are the same in capitals.
+        let is_given = |name: &str| name == given || (is_mpich && name.eq_ignore_ascii_case(given));
+        let table = if is_mpich { MPICH } else { OPEN_MPI };
+        let known = table.iter().find_map(|(is_kept, count, names)| {
+            let name = names.iter().find(|name| is_given(name))?;
+            Some((*is_kept, *count, *name))
+        });
+        let (is_kept, count, name) = known?;
+        // MPICH's "-genv NAME=VALUE" is one value.
+        let is_pair = |value: &[u8]| is_mpich && count == 2 && value.contains(&b'=');
         let mut all = vec![word.clone()];
-        for _ in 0..count.checked_sub(joined)? {
-            let value = words.next()?;
-            all.push(value.clone());
-            // MPICH's "-genv NAME=VALUE" is one value.
-            if mpi == Mpi::Mpich && value.as_bytes().contains(&b'=') {
-                break;
-            }
+        let mut missing = count.checked_sub(usize::from(joined.is_some()))?;
+        if joined.is_some_and(|value| is_pair(value.as_bytes())) {
+            missing = 0;
         }
-        self.names_hosts |= HOST_FLAGS.contains(&name);
-        if *is_kept {
+        while missing > 0 {
+            let value = words.next()?;
+            missing = if is_pair(value.as_bytes()) { 0 } else { missing - 1 };
+            all.push(value.clone());
+        }
+        let value = joined.or_else(|| all.last()?.to_str()).unwrap_or_default();
+        self.names_hosts |=
+            HOST_FLAGS.contains(&name) && !(HOST_LISTS.contains(&name) && value.split(',').all(is_this_node));
+        self.shows_environment |= is_mpich && ["v", "verbose", "debug"].contains(&name);
+        if is_kept {
             flags.append(&mut all);
         }
         Some(())
@@ -141,6 +175,13 @@ impl Layout {
         }
         words
     }
+}
+
+/// Returns whether a host of a list, which may have a number of ranks behind it, is this one whatever the launcher makes of names.
+fn is_this_node(host: &str) -> bool {
+    let host = host.split(':').next().unwrap_or_default();
+    let is_loopback = host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback());
+    is_loopback || host == "localhost" || host == node::host()
 }
 
 #[cfg(test)]
@@ -166,7 +207,13 @@ mod tests {
                 "-genv A=1 -genv B 2 -l -f=nodes -n 1 a : -env C 3 -n 2 b",
                 "-f=nodes -n 1 serve : -n 2 serve",
             ),
+            (Mpi::Mpich, "-genv=A=1 -env=B 2 -N 2 ./program", "-N 2 serve"),
             (Mpi::Openmpi, "-x A=1 --host a:2,b:2 -np 4 a x:y", "--host a:2,b:2 -np 4 serve"),
+            (
+                Mpi::Openmpi,
+                "--map-by ppr:1:node:PE=2 --oversubscribe --report-uri - -N 1 a --host b",
+                "--map-by ppr:1:node:PE=2 --oversubscribe -N 1 serve",
+            ),
             (
                 Mpi::Openmpi,
                 "--mca plm_rsh_agent ssh --tag-output -n 1 a : -n 1 b",
@@ -191,9 +238,33 @@ mod tests {
             ("-n 2 ./program -f input --host x", false),
             ("-n 2 -hosts a,b ./program", true),
             ("-n 1 a : -host b -n 1 b", true),
+            ("-HOSTS=a -n 1 b", true),
+            ("-f localhost -n 1 b", true),
         ] {
             assert_eq!(read(Mpi::Mpich, line).unwrap().names_hosts, names_hosts, "{line}");
         }
+    }
+
+    #[test]
+    fn hosts_that_are_this_one_are_known() {
+        for mpi in [Mpi::Mpich, Mpi::Openmpi] {
+            for (hosts, names_hosts) in [
+                ("localhost:2", false),
+                (node::host().as_str(), false),
+                ("127.0.0.1,localhost", false),
+                ("localhost,b", true),
+            ] {
+                let line = format!("-host {hosts} -n 2 ./program");
+                assert_eq!(read(mpi, &line).unwrap().names_hosts, names_hosts, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn launchers_that_print_the_environment_are_known() {
+        assert!(read(Mpi::Mpich, "-verbose -n 2 ./program").unwrap().shows_environment);
+        assert!(!read(Mpi::Mpich, "-n 2 ./program -verbose").unwrap().shows_environment);
+        assert!(!read(Mpi::Openmpi, "-v -n 2 ./program").unwrap().shows_environment);
     }
 
     #[test]
@@ -204,6 +275,9 @@ mod tests {
             (Mpi::Mpich, "-configfile jobs", "-configfile"),
             (Mpi::Mpich, "-l=1 ./program", "-l=1"),
             (Mpi::Openmpi, "-n 2 --app file", "--app"),
+            (Mpi::Mpich, "-np4 ./program", "-np4"),
+            (Mpi::Openmpi, "-np4 ./program", "-np4"),
+            (Mpi::Openmpi, "-N=2 -Host a ./program", "-Host"),
             (Mpi::Openmpi, "-n", "-n"),
             (Mpi::Openmpi, "-n 2", "a command without a program"),
         ] {

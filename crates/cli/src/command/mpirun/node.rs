@@ -28,11 +28,11 @@ pub const SERVERS_VARIABLE: &str = "NACRE_MPIRUN_SERVERS";
 /// The variable with the lease of the job's servers, in milliseconds.
 pub const LEASE_VARIABLE: &str = "NACRE_MPIRUN_LEASE";
 
+/// The variable with the time in which all servers have to be reached from each node, in milliseconds.
+pub const REACH_VARIABLE: &str = "NACRE_MPIRUN_REACH";
+
 /// The beginning of a report: launchers and shells of nodes print lines of their own.
 const MARK: &str = "nacre-node ";
-
-/// The longest time that all servers may take until each is reached from each node.
-const REACH_MAX: Duration = Duration::from_secs(60);
 
 /// The time between two attempts to reach them.
 const REACH_PERIOD: Duration = Duration::from_millis(200);
@@ -141,7 +141,7 @@ fn rank(mpi: Mpi) -> Result<u32, Report> {
 }
 
 /// Returns the name of this node.
-fn host() -> String {
+pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -193,7 +193,11 @@ fn serve(mpi: Mpi, parent: Option<Pid>) -> Result<(), Report> {
     let rank = rank(mpi)?;
     let servers = servers(&variable(SERVERS_VARIABLE)?).ok_or_else(|| wrong(SERVERS_VARIABLE))?;
     let Some((_, own)) = servers.iter().find(|(server, _)| *server == rank) else { return Ok(()) };
-    let lease: u64 = variable(LEASE_VARIABLE)?.parse().map_err(|_| wrong(LEASE_VARIABLE))?;
+    let time = |name: &str| -> Result<Duration, Report> {
+        let milliseconds = variable(name)?.parse::<u64>().map_err(|_| wrong(name))?;
+        Ok(Duration::from_millis(milliseconds))
+    };
+    let (lease, reach) = (time(LEASE_VARIABLE)?, time(REACH_VARIABLE)?);
     let key = ClusterKey::from_hex(variable(KEY_VARIABLE)?.as_bytes()).ok_or_else(|| wrong(KEY_VARIABLE))?;
     let key = key.in_memory().map_err(failed)?;
     let addresses: Vec<Address> = servers.iter().map(|(_, address)| address.clone()).collect();
@@ -201,7 +205,7 @@ fn serve(mpi: Mpi, parent: Option<Pid>) -> Result<(), Report> {
     let options = ServerOptions {
         store: Some(Uri { engine: Engine::Memory, options: Options::default() }),
         lock: true,
-        lock_lease: Duration::from_millis(lease),
+        lock_lease: lease,
         listen: vec![listen(own).ok_or_else(|| wrong(SERVERS_VARIABLE))?.into()],
         http: None,
         key: Some(key.path()),
@@ -215,7 +219,7 @@ fn serve(mpi: Mpi, parent: Option<Pid>) -> Result<(), Report> {
     // The launcher may have bound this process to the processors of a rank, which is to have them for itself.
     use_all_processors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    runtime.block_on(serve_until_end(options, &all, parent))
+    runtime.block_on(serve_until_end(options, &all, reach, parent))
 }
 
 /// Returns the address on which a server with an address listens: its port, at all addresses of the node.
@@ -233,7 +237,12 @@ fn use_all_processors() {
     let _ = sched_setaffinity(None, &all);
 }
 
-async fn serve_until_end(options: ServerOptions, all: &Uri, parent: Option<Pid>) -> Result<(), Report> {
+async fn serve_until_end(
+    options: ServerOptions,
+    all: &Uri,
+    reach_max: Duration,
+    parent: Option<Pid>,
+) -> Result<(), Report> {
     let mut signals = Signals::catch().map_err(failed)?;
     let mut unreached = None;
     let until = async {
@@ -245,11 +254,12 @@ async fn serve_until_end(options: ServerOptions, all: &Uri, parent: Option<Pid>)
         };
         tokio::pin!(end);
         tokio::select! {
-            reached = reach(all) => match reached {
+            reached = reach(all, reach_max) => match reached {
                 Ok(()) => {
-                    // Whoever does not read it has ended.
-                    let _ = Report::Ready.print();
-                    end.await;
+                    // Whoever does not read it has ended, and needs no server.
+                    if Report::Ready.print().is_ok() {
+                        end.await;
+                    }
                 }
                 Err(why) => unreached = Some(failed(format!("cannot reach all lock servers of the job: {why}"))),
             },
@@ -275,7 +285,7 @@ async fn gone(parent: Option<Pid>) {
 ///
 /// # Errors
 /// The reason why one cannot, when there was enough time for it.
-async fn reach(all: &Uri) -> Result<(), String> {
+async fn reach(all: &Uri, max: Duration) -> Result<(), String> {
     let begun = Instant::now();
     let store = Store::open(all).map_err(|error| error.to_string())?;
     loop {
@@ -291,7 +301,7 @@ async fn reach(all: &Uri) -> Result<(), String> {
             }
             Err(error) => error.to_string(),
         };
-        if begun.elapsed() > REACH_MAX {
+        if begun.elapsed() > max {
             return Err(format!(
                 "{why}; a firewall may be between the nodes, or the name mean another address here"
             ));

@@ -4,7 +4,7 @@
 //! to learn of them, then to serve. The second run goes on beside the job. It is in a process group of its own, where no Ctrl-C reaches it
 //! before the job has ended, and ends by SIGTERM: by this process, or by the kernel if this process has ended without it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -14,15 +14,17 @@ use nacre::Address;
 use nacre_quantity::escaped_text;
 use nacre_rpc::ClusterKey;
 use rustix::process::Signal;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines, Take};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader, Lines, Take};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::layout::Layout;
 use super::node::{self, Report, Task};
 use super::{END_MAX, Mpi, attached, cannot_run};
-use crate::command::child::{Caught, pass_on};
+use crate::command::child::{Caught, Descendants, kill_with_descendants, pass_on};
 use crate::failure::Failure;
+use crate::output;
 
 /// The number of attempts to start servers: a free port may be taken before a server listens on it.
 const ATTEMPTS_MAX: usize = 5;
@@ -30,12 +32,16 @@ const ATTEMPTS_MAX: usize = 5;
 /// The number of servers: as many as a list of members takes. Ranks on further nodes use them too.
 const SERVERS_MAX: usize = 1024;
 
-/// The most that is read of the output of a run, in bytes, and that is cited of its messages, in lines.
+/// The most that is read of the output of a run, and that is kept of its messages, in bytes, and that is cited of these, in lines.
 const OUTPUT_MAX: u64 = 64 << 20;
+const KEPT_MAX: usize = 16 << 10;
 const CITED_MAX: usize = 40;
 
 /// The time in which the rest of the messages of a launcher that has ended is read.
 const CITE_MAX: Duration = Duration::from_secs(2);
+
+/// Variables by which launchers would end the servers before the job, or print the environment.
+const LEFT_OUT: [&str; 3] = ["MPIEXEC_TIMEOUT", "HYDRA_DEBUG", "HYDRA_TOPO_DEBUG"];
 
 /// The job whose nodes are to have servers.
 pub struct Plan<'a> {
@@ -47,6 +53,8 @@ pub struct Plan<'a> {
     pub layout: Layout,
     /// The lease of the servers.
     pub lease: Duration,
+    /// The time that the launcher may take to reach all nodes, and the servers to reach each other.
+    pub start_max: Duration,
 }
 
 /// A node of the job.
@@ -80,6 +88,12 @@ impl Nodes {
             let nodes: Vec<Node> = nodes.into_values().collect();
             check_addresses(&nodes)?;
             if let Some(running) = plan.serve(&nodes, &key, signals).await? {
+                if plan.layout.shows_environment || std::env::var_os("HYDRA_DEBUG").is_some() {
+                    output::complain(
+                        "nacre: a launcher that is verbose prints the environment of the job, with the key of its lock servers: let \
+                         nobody else read that",
+                    );
+                }
                 let addresses: Vec<&str> = nodes.iter().map(|node| node.address.as_str()).collect();
                 return Ok(Some(Nodes {
                     running,
@@ -88,7 +102,7 @@ impl Nodes {
                 }));
             }
         }
-        Err(plan.failure(&format!("ports that were free are in use a moment later, {ATTEMPTS_MAX} times")))
+        Err(failure(&format!("ports that were free are in use a moment later, {ATTEMPTS_MAX} times")))
     }
 
     /// Waits until the servers do not serve any more, and returns why.
@@ -124,19 +138,19 @@ fn check_addresses(nodes: &[Node]) -> Result<(), Failure> {
     }
 }
 
-impl Plan<'_> {
-    fn failure(&self, why: &str) -> Failure {
-        Failure::Failed(format!(
-            "cannot start lock servers on the nodes of the job: {}; --lock-servers names others",
-            escaped_text(why)
-        ))
-    }
+fn failure(why: &str) -> Failure {
+    Failure::Failed(format!(
+        "cannot start lock servers on the nodes of the job: {}; --lock-servers names others",
+        escaped_text(why)
+    ))
+}
 
+impl Plan<'_> {
     /// Finds the nodes of the job, by what tells them from each other.
     async fn find(&self, signals: &mut Caught) -> Result<BTreeMap<String, Node>, Failure> {
-        let mut run = Run::start(self, Task::Find, &[])?;
+        let mut run = Run::start(self, Task::Find, &[], self.start_max)?;
         let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
-        while let Some(report) = run.report_or_signal(signals).await? {
+        while let Some(report) = run.report_in_time(signals).await? {
             match report {
                 Report::Found { rank, node, address } => {
                     if let Some(known) = nodes.get_mut(&node) {
@@ -149,19 +163,19 @@ impl Plan<'_> {
                 }
                 Report::Failed(why) => {
                     run.end().await;
-                    return Err(self.failure(&why));
+                    return Err(failure(&why));
                 }
                 Report::Ready | Report::Taken => {}
             }
         }
-        let status = run.wait(signals).await?;
+        let status = run.wait_in_time(signals).await?;
         if status.success() && !nodes.is_empty() {
             return Ok(nodes);
         }
         let why = format!(
             "the launcher could not run nacre on all of them, at the path that it has here ({status})"
         );
-        Err(self.failure(&format!("{why}{}", run.cited().await)))
+        Err(failure(&format!("{why}{}", run.cited().await)))
     }
 
     /// Starts the servers, and waits until each node reaches all of them; none if an address is in use.
@@ -176,12 +190,14 @@ impl Plan<'_> {
         let variables = [
             (node::SERVERS_VARIABLE, servers.join(",")),
             (node::LEASE_VARIABLE, self.lease.as_millis().to_string()),
+            (node::REACH_VARIABLE, self.start_max.as_millis().to_string()),
             (node::KEY_VARIABLE, key.to_hex()),
         ];
-        let mut run = Run::start(self, Task::Serve, &variables)?;
+        // They reach each other once all of them have been started.
+        let mut run = Run::start(self, Task::Serve, &variables, self.start_max * 2)?;
         let mut ready = 0;
         while ready < nodes.len() {
-            match run.report_or_signal(signals).await? {
+            match run.report_in_time(signals).await? {
                 Some(Report::Ready) => ready += 1,
                 Some(Report::Found { .. }) => {}
                 Some(Report::Taken) => {
@@ -190,12 +206,12 @@ impl Plan<'_> {
                 }
                 Some(Report::Failed(why)) => {
                     run.end().await;
-                    return Err(self.failure(&why));
+                    return Err(failure(&why));
                 }
                 None => {
-                    let status = run.wait(signals).await?;
+                    let status = run.wait_in_time(signals).await?;
                     let why = format!("the launcher ended before all of them served ({status})");
-                    return Err(self.failure(&format!("{why}{}", run.cited().await)));
+                    return Err(failure(&format!("{why}{}", run.cited().await)));
                 }
             }
         }
@@ -210,16 +226,27 @@ struct Run {
     _input: Option<ChildStdin>,
     output: Option<Lines<BufReader<Take<ChildStdout>>>>,
     messages: Option<JoinHandle<String>>,
+    /// The time that it may take to be ready, and when that is over.
+    max: Duration,
+    deadline: Instant,
 }
 
 impl Run {
-    fn start(plan: &Plan<'_>, task: Task, variables: &[(&str, String)]) -> Result<Run, Failure> {
+    fn start(
+        plan: &Plan<'_>,
+        task: Task,
+        variables: &[(&str, String)],
+        max: Duration,
+    ) -> Result<Run, Failure> {
         let this = std::env::current_exe().map_err(Failure::io("find the program that runs"))?;
         let passed: Vec<OsString> = variables.iter().flat_map(|(name, _)| plan.mpi.inherited(name)).collect();
         let command: [&OsStr; 4] =
             [this.as_os_str(), "mpirun-node".as_ref(), task.name().as_ref(), plan.mpi.name().as_ref()];
         let mut command = attached::command(plan.launcher, &plan.layout.command(&passed, &command))?;
         command.envs(variables.iter().map(|variable| (variable.0, &variable.1)));
+        for name in LEFT_OUT {
+            command.env_remove(name);
+        }
         // A step of Slurm has its processors for itself otherwise, and the job's own would wait for its end.
         command.env("SLURM_OVERLAP", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -227,8 +254,10 @@ impl Run {
         let mut child = command.spawn().map_err(|error| cannot_run(plan.launcher, &error))?;
         let input = child.stdin.take();
         let output = child.stdout.take().map(|output| BufReader::new(output.take(OUTPUT_MAX)).lines());
-        let messages = child.stderr.take().map(|messages| tokio::spawn(last_lines(messages)));
-        Ok(Run { child, _input: input, output, messages })
+        let key = variables.iter().find(|variable| variable.0 == node::KEY_VARIABLE);
+        let key = key.map(|variable| variable.1.clone());
+        let messages = child.stderr.take().map(|messages| tokio::spawn(last_messages(messages, key)));
+        Ok(Run { child, _input: input, output, messages, max, deadline: Instant::now() + max })
     }
 
     /// Returns the next report; none if there are no more.
@@ -247,27 +276,39 @@ impl Run {
         }
     }
 
-    /// Returns the next report, as [`Run::report`] does. A signal ends the run.
-    async fn report_or_signal(&mut self, signals: &mut Caught) -> Result<Option<Report>, Failure> {
+    /// Returns the next report, as [`Run::report`] does. A signal ends the run, and so does its deadline.
+    async fn report_in_time(&mut self, signals: &mut Caught) -> Result<Option<Report>, Failure> {
+        let deadline = self.deadline;
         let signal = tokio::select! {
             report = self.report() => return Ok(report),
-            signal = signals.next() => signal,
+            signal = signals.next() => Some(signal),
+            () = tokio::time::sleep_until(deadline) => None,
         };
-        Err(self.interrupted(signal).await)
+        Err(self.given_up(signal).await)
     }
 
-    /// Waits for the end of the launcher. A signal ends it.
-    async fn wait(&mut self, signals: &mut Caught) -> Result<ExitStatus, Failure> {
+    /// Waits for the end of the launcher. A signal ends it, and so does its deadline.
+    async fn wait_in_time(&mut self, signals: &mut Caught) -> Result<ExitStatus, Failure> {
         let signal = tokio::select! {
             status = self.child.wait() => return status.map_err(Failure::io("wait for the launcher")),
-            signal = signals.next() => signal,
+            signal = signals.next() => Some(signal),
+            () = tokio::time::sleep_until(self.deadline) => None,
         };
-        Err(self.interrupted(signal).await)
+        Err(self.given_up(signal).await)
     }
 
-    async fn interrupted(&mut self, signal: Signal) -> Failure {
+    /// Ends the run, and returns the reason: a signal, or that its time is over.
+    async fn given_up(&mut self, signal: Option<Signal>) -> Failure {
         self.terminate().await;
-        Failure::Command { code: 128 + signal.as_raw() as u8, sentence: None }
+        match signal {
+            Some(signal) => Failure::Command { code: 128 + signal.as_raw() as u8, sentence: None },
+            None => failure(&format!(
+                "the launcher has not started nacre on all of them after {:?} (--start-timeout sets another time); a node may not \
+                 answer, or ask for a password{}",
+                self.max,
+                self.cited().await
+            )),
+        }
     }
 
     /// Ends the launcher, and with it what it has started.
@@ -276,11 +317,14 @@ impl Run {
     }
 
     async fn terminate(&mut self) {
+        // It may leave some behind, such as a connection to a node that does not answer.
+        let started = Descendants::of(&self.child);
         pass_on(&self.child, Signal::TERM);
         if tokio::time::timeout(END_MAX, self.child.wait()).await.is_err() {
-            // What it has started ends when it is gone.
-            let _ = self.child.kill().await;
+            kill_with_descendants(&self.child);
+            let _ = self.child.wait().await;
         }
+        started.kill();
     }
 
     /// Returns the last messages of a launcher that has ended, to be put behind a sentence.
@@ -293,20 +337,23 @@ impl Run {
     }
 }
 
-/// Returns the last lines that a launcher prints, as one.
-async fn last_lines(messages: ChildStderr) -> String {
-    let mut last = VecDeque::new();
-    let mut lines = BufReader::new(messages.take(OUTPUT_MAX)).split(b'\n');
-    while let Ok(Some(line)) = lines.next_segment().await {
-        let line = String::from_utf8_lossy(&line).trim().to_owned();
-        if !line.is_empty() {
-            last.push_back(line);
-        }
-        if last.len() > CITED_MAX {
-            last.pop_front();
-        }
+/// Returns the end of what a launcher prints, as one line, in which the key is not shown.
+async fn last_messages(mut messages: impl AsyncRead + Unpin, key: Option<String>) -> String {
+    let (mut last, mut is_cut, mut buffer) = (Vec::new(), false, [0; 4096]);
+    while let Ok(count @ 1..) = messages.read(&mut buffer).await {
+        last.extend_from_slice(&buffer[..count]);
+        let surplus = last.len().saturating_sub(KEPT_MAX);
+        is_cut |= surplus > 0;
+        last.drain(..surplus);
     }
-    last.make_contiguous().join("; ")
+    let mut text = String::from_utf8_lossy(&last).into_owned();
+    if let Some(key) = key {
+        text = text.replace(&key, "…");
+    }
+    // Of a line that was cut, a part of the key may be left.
+    let lines = text.lines().skip(usize::from(is_cut));
+    let lines: Vec<&str> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(CITED_MAX)..].join("; ")
 }
 
 #[cfg(test)]
@@ -323,5 +370,16 @@ mod tests {
             panic!("a node that others do not reach");
         };
         assert!(sentence.contains("rank 2") && sentence.contains("localhost:1"), "{sentence}");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_what_a_launcher_says_is_cited_without_the_key() {
+        let cite = async |said: &str| last_messages(said.as_bytes(), Some("5ec2e7".to_owned())).await;
+        assert_eq!(cite("").await, "");
+        assert_eq!(cite("one\n\n  two, A=5ec2e7 \n").await, "one; two, A=…");
+        let many = "a line\n".repeat(KEPT_MAX) + "the last\n";
+        let cited = cite(&many).await;
+        assert!(cited.ends_with("a line; the last"), "{cited}");
+        assert_eq!(cited.matches("; ").count(), CITED_MAX - 1);
     }
 }
