@@ -3,7 +3,7 @@
 local WAIT = 120
 
 function load(rank)
-  return server[rank]["load.sequencer"]
+  return server[rank]["load.sequencer"] + server[rank]["load.subtree"]
 end
 
 function when()

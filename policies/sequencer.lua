@@ -1,7 +1,7 @@
 -- Sequencers: a rank whose sequencers have load sends half of that to the next rank, if that one's have nearly none, at once.
--- This suits bursts; each sequencer moves as a whole.
+-- Those of a subtree count as well. This suits bursts; each sequencer, and each subtree, moves as a whole.
 function load(rank)
-  return server[rank]["load.sequencer"]
+  return server[rank]["load.sequencer"] + server[rank]["load.subtree"]
 end
 
 function when()

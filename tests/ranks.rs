@@ -50,6 +50,15 @@ fn objects(rank: &Value) -> BTreeSet<String> {
     busiest.iter().map(|sequencer| sequencer["object"].as_str().unwrap().to_owned()).collect()
 }
 
+/// Ends those who take positions, also if the test fails, which then waits for them.
+struct OverAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for OverAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_sequencer_moves_by_command_while_it_is_used() {
     let folder = folder();
@@ -70,6 +79,7 @@ fn a_sequencer_moves_by_command_while_it_is_used() {
         }
     };
     let taken = std::thread::scope(|scope| {
+        let over_at_end = OverAtEnd(&over);
         let takers: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
@@ -93,7 +103,7 @@ fn a_sequencer_moves_by_command_while_it_is_used() {
             let has = |rank: usize| objects(&listed[rank]).contains("nacre/sequencers/log");
             assert!(has(to.parse().unwrap()) && !has(1 - to.parse::<usize>().unwrap()), "{listed:?}");
         }
-        over.store(true, Ordering::Relaxed);
+        drop(over_at_end);
         takers.into_iter().map(|taker| taker.join().unwrap()).collect::<Vec<Vec<u64>>>()
     });
     for positions in &taken {
@@ -253,6 +263,7 @@ fn a_busy_subtree_goes_to_another_rank_as_a_whole_while_it_is_used() {
         taken
     };
     let (moved, taken) = std::thread::scope(|scope| {
+        let over_at_end = OverAtEnd(&over);
         let begin = |(paths, count)| scope.spawn(move || take(paths, count));
         let takers: Vec<_> = paths.iter().zip(&counts).map(begin).collect();
         more(2);
@@ -262,7 +273,7 @@ fn a_busy_subtree_goes_to_another_rank_as_a_whole_while_it_is_used() {
             Some(moves.as_array().unwrap().clone()).filter(|moves| !moves.is_empty())
         });
         more(2);
-        over.store(true, Ordering::Relaxed);
+        drop(over_at_end);
         let taken: Vec<[Vec<u64>; 3]> = takers.into_iter().map(|taker| taker.join().unwrap()).collect();
         (moved, taken)
     });

@@ -17,9 +17,7 @@ use nacre_quantity::Escaped;
 
 use crate::decide::{Balancer, Decision, Move, Note, Tick};
 use crate::ledger::Ledger;
-use crate::limit::{
-    LATE_MOVES_MAX, PUBLISHED_MIGRATIONS_MAX, PUBLISHED_MOVES_MAX, PUBLISHED_RESOURCES_MAX, REMEMBERED_MAX,
-};
+use crate::limit::{LATE_MOVES_MAX, PUBLISHED_MIGRATIONS_MAX, PUBLISHED_MOVES_MAX, REMEMBERED_MAX};
 use crate::metric::Metrics;
 use crate::migration::{Migration, Phase};
 use crate::publish::{MadeMove, Participants, Published, participants, publish, published};
@@ -30,7 +28,8 @@ use crate::setting::Settings;
 
 /// The moves away from a driver's rank.
 pub trait Migrate: Send + Sync + 'static {
-    /// Makes a move, and returns once it is durable. A move that fails leaves the resource where it was.
+    /// Makes a move, and returns once it is durable. A move that fails leaves the resource where it was; of a subtree it may leave a
+    /// part, which is a stray ([`Strays`]) from then on.
     fn migrate(&self, wanted: &Move) -> BoxFuture<'static, Result<(), StoreError>>;
 
     /// Returns the number of moves that are made at the same time.
@@ -247,8 +246,8 @@ impl Driver {
         let in_force = core.balancer.in_force();
         let mut own = Published::new(rank, at_ms, in_force, &metrics, &resources, &self.moves);
         own.migrations = self.migrations();
-        let published_strays = strays.iter().take(PUBLISHED_RESOURCES_MAX);
-        own.strays = published_strays.map(|(id, rank)| (id.clone(), *rank)).collect();
+        let listed = own.resources.iter().filter_map(|resource| strays.get_key_value(&resource.id));
+        own.strays = listed.map(|(id, rank)| (id.clone(), *rank)).collect();
         let is_reflector = reflector.is_some();
         own.reflector = reflector;
         let exchanged = async {
@@ -278,21 +277,13 @@ impl Driver {
             }
         };
         self.migrate.learn(&others);
-        for MadeMove { at_ms, made } in
-            others.iter().filter(|other| other.rank != rank).flat_map(|other| &other.moves)
-        {
+        // What is moved because it is pinned, or is left of a subtree, tells nothing of the moves that policies make.
+        let moves = others.iter().filter(|other| other.rank != rank).flat_map(|other| &other.moves);
+        for MadeMove { at_ms, made } in moves.filter(|past| !past.made.is_pin) {
             // A clock that is ahead must not make the move look newer than those to come.
             core.ledger.observe(made, Duration::from_millis(*at_ms).min(now), self.settings.tick());
         }
-        // A subtree of which a part has yet to come is moved on once all of it is here.
-        let coming: HashSet<&ResourceId> = others
-            .iter()
-            .filter(|other| other.rank != rank)
-            .flat_map(|other| &other.migrations)
-            .filter(|migration| migration.id.kind == Kind::Subtree)
-            .map(|migration| &migration.id)
-            .collect();
-        resources.retain(|resource| !coming.contains(&resource.id));
+        retain_whole(&mut resources, &others, rank);
         let mut ranks: Vec<Metrics> = others.into_iter().map(|other| other.metrics).collect();
         // What was just measured is not older than what was read; a slow clock may have made this rank look silent.
         let position = if is_reflector { numbers.binary_search(&rank).ok() } else { Some(rank) };
@@ -415,6 +406,9 @@ impl Driver {
                 }
                 self.moves.push(MadeMove { at_ms, made: made.clone() });
                 self.failures.remove(&made.id);
+                if let Some(core) = self.core.as_mut().filter(|_| made.is_pin) {
+                    core.ledger.arrived(&made.id);
+                }
             }
             Err(error) => {
                 let (id, holder, to) = (made.id.to_string(), made.id.kind.holder(), made.to);
@@ -539,6 +533,14 @@ impl Driver {
         }
         self.said = warnings;
     }
+}
+
+/// Leaves out the subtrees of which a part has yet to come from another rank: they are moved on once all of it is here.
+fn retain_whole(resources: &mut Vec<Resource>, others: &[Published], rank: usize) {
+    let others = others.iter().filter(|other| other.rank != rank);
+    let coming: HashSet<&ResourceId> =
+        others.flat_map(|other| &other.migrations).map(|migration| &migration.id).collect();
+    resources.retain(|resource| resource.id.kind != Kind::Subtree || !coming.contains(&resource.id));
 }
 
 /// The warning about a rank without which nothing can be decided: the same at every tick, so that it is said once.

@@ -126,6 +126,13 @@ impl Ledger {
         past.failed_until = past.rests_until;
     }
 
+    /// Notes that a resource has come to where it is pinned: a later move there that fails is the first one again.
+    pub fn arrived(&mut self, id: &ResourceId) {
+        if let Some(past) = self.past.get_mut(id) {
+            past.failures = 0;
+        }
+    }
+
     /// Notes that a move is still under way: it is judged once it has ended.
     pub fn goes_on(&mut self, id: &ResourceId, now: Duration) {
         let Some(past) = self.past.get_mut(id) else { return };
@@ -233,6 +240,17 @@ mod tests {
         ledger.failed(&pinned, at(1), TICK);
         assert_eq!(ledger.failed_until(&pinned, at(2)), Some(at(5)), "pins are not in the ledger before");
         assert!(ledger.judge(&[10.0, 0.0], at(4), TICK).is_empty());
+    }
+
+    #[test]
+    fn the_rest_of_what_is_pinned_does_not_grow_from_one_success_to_the_next() {
+        let (mut ledger, pinned) = (Ledger::default(), "subtree:/jobs".parse().unwrap());
+        ledger.failed(&pinned, at(1), TICK);
+        ledger.failed(&pinned, at(5), TICK);
+        assert_eq!(ledger.failed_until(&pinned, at(6)), Some(at(13)));
+        ledger.arrived(&pinned);
+        ledger.failed(&pinned, at(100), TICK);
+        assert_eq!(ledger.failed_until(&pinned, at(101)), Some(at(104)));
     }
 
     #[test]

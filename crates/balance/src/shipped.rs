@@ -40,7 +40,7 @@ pub const SHIPPED: [Shipped; 7] = [
     },
     Shipped {
         name: "sequencer",
-        about: "sends half of a rank's sequencers to the next rank at once",
+        about: "sends half of a rank's sequencers and subtrees to the next rank at once",
         text: include_str!("../../../policies/sequencer.lua"),
     },
     Shipped {

@@ -473,6 +473,23 @@ async fn what_belongs_to_another_rank_is_published_and_moved_there() {
 }
 
 #[tokio::test]
+async fn what_is_left_of_a_subtree_does_not_go_back_and_forth() {
+    let (store, world) = (new(), Arc::new(Mutex::new(vec![vec![subtree("/jobs", 3.0)], Vec::new()])));
+    set(&store, "back", "if whoami == 1 then return { [0] = 100 } end return {}").await;
+    let strays = Strays::from([("subtree:/jobs".parse().unwrap(), 1)]);
+    let (mut rank, _) = placed(&store, &world, 0, Some(strays));
+    let mut other = driver(&store, &world, 1, false);
+    rank.tick().await;
+    other.tick().await;
+    rank.tick().await;
+    assert_eq!(world.lock().unwrap()[1].len(), 1);
+    other.tick().await;
+    assert_eq!(world.lock().unwrap()[0].len(), 1, "the policy has moved all of it");
+    let lines = lines(&store).await;
+    assert!(lines.iter().all(|line| !line.contains("back and forth")), "{lines:?}");
+}
+
+#[tokio::test]
 async fn a_subtree_is_moved_on_once_all_of_it_is_there() {
     let here = vec![subtree("/jobs", 1.0), subtree("/home", 1.0)];
     let (store, world) = (new(), Arc::new(Mutex::new(vec![Vec::new(), here])));

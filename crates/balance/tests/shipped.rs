@@ -135,6 +135,21 @@ fn conservative_waits_for_two_minutes() {
 }
 
 #[test]
+fn sequencers_are_parted_also_if_they_are_in_subtrees() {
+    for kinds in [[Kind::Sequencer, Kind::Subtree], [Kind::Subtree, Kind::Sequencer], [Kind::Subtree; 2]] {
+        let mut trace = two_sequencers();
+        for (change, kind) in trace.changes.iter_mut().zip(kinds) {
+            change.id.kind = kind;
+        }
+        for (name, settled_s) in [("sequencer", 10.0), ("conservative", 130.0)] {
+            let simulated = run(name, &trace, &Settings::default(), 3);
+            assert_eq!(last(&simulated), [8.0, 7.0, 0.0], "{name}, {kinds:?}");
+            assert_eq!((simulated.moves, simulated.settled_s), (1, Some(settled_s)), "{name}, {kinds:?}");
+        }
+    }
+}
+
+#[test]
 fn a_proxy_keeps_some_of_the_work() {
     let settings = Settings { mode: Mode::Proxy, ..Settings::default() };
     let proxy = run("sequencer", &two_sequencers(), &settings, 3);

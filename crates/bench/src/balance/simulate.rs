@@ -80,16 +80,8 @@ pub(crate) struct Decided {
     pub(crate) ms: Spread,
 }
 
-/// Returns the kind of resources that a policy moves.
-fn kind(policy: &Shipped) -> Kind {
-    match policy.name {
-        "sequencer" | "conservative" => Kind::Sequencer,
-        _ => Kind::Subtree,
-    }
-}
-
-fn id(kind: Kind, number: usize) -> Result<ResourceId, BenchError> {
-    ResourceId::new(kind, &format!("/{}/{number}", number % 100)).map_err(BenchError::Process)
+fn id(number: usize) -> Result<ResourceId, BenchError> {
+    ResourceId::new(Kind::Subtree, &format!("/{}/{number}", number % 100)).map_err(BenchError::Process)
 }
 
 /// Returns the load of a resource: between a half and one and a half.
@@ -118,13 +110,12 @@ pub(super) fn run(
     subtrees: usize,
     ticks: usize,
 ) -> Result<Simulated, BenchError> {
-    let kind = kind(shipped);
     let is_busy = |rank: usize| start == Start::Skewed && rank < ranks.div_ceil(4);
     let mut changes = Vec::with_capacity(subtrees);
     for number in 0..subtrees {
         let rank = if start == Start::One { 0 } else { number % ranks };
         let load = if is_busy(rank) { SKEW * load(number) } else { load(number) };
-        changes.push(Change { at_s: 0.0, id: id(kind, number)?, load, rank });
+        changes.push(Change { at_s: 0.0, id: id(number)?, load, rank });
     }
     let total: f64 = changes.iter().map(|change| change.load).sum();
     let biggest = changes.iter().map(|change| change.load).fold(0.0, f64::max);
@@ -174,10 +165,9 @@ pub(super) fn run(
 /// # Errors
 /// If the policy fails.
 pub(super) fn time_decision(shipped: &Shipped, ranks: usize, ticks: u32) -> Result<Decided, BenchError> {
-    let kind = kind(shipped);
     let mut resources = Vec::with_capacity(OWN);
     for number in 0..OWN {
-        resources.push(Resource { id: id(kind, number)?, load: load(number) });
+        resources.push(Resource { id: id(number)?, load: load(number) });
     }
     let of_rank = |rank: usize| {
         let mut metrics =

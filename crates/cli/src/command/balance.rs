@@ -476,7 +476,7 @@ fn decide<'a>(
     now: Duration,
 ) -> Vec<Explained<'a>> {
     let mut ledger = Ledger::default();
-    for past in ranks.iter().flat_map(|rank| &rank.moves) {
+    for past in ranks.iter().flat_map(|rank| &rank.moves).filter(|past| !past.made.is_pin) {
         ledger.observe(&past.made, Duration::from_millis(past.at_ms).min(now), settings.tick());
     }
     let metrics: Vec<Metrics> = ranks.iter().map(|rank| rank.metrics.clone()).collect();

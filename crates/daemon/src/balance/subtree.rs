@@ -184,7 +184,9 @@ pub(super) fn arrange(
         // A path may be too long to be a name.
         let id = ResourceId::new(Kind::Subtree, &subtree.name)
             .or_else(|_| ResourceId::new(Kind::Subtree, &subtree.directory.object().to_string()));
-        let Some(id) = id.ok().filter(|_| !departing.contains(&subtree.directory)) else { continue };
+        // Two have one path if they were renamed while they were looked at: the later one waits for the next tick.
+        let is_free = |id: &ResourceId| !departing.contains(&subtree.directory) && !known.contains_key(id);
+        let Some(id) = id.ok().filter(is_free) else { continue };
         if subtree.rank != own {
             strays.insert(id.clone(), subtree.rank);
         }
@@ -232,6 +234,8 @@ mod tests {
                 subtree(2, 0, "/jobs", &[10, 11]),
                 subtree(3, 1, "/home", &[12]),
                 subtree(4, 0, &"/long".repeat(1000), &[]),
+                // It had this path a moment ago.
+                subtree(5, 0, "/home", &[]),
             ],
             unknown: vec![sequencer(13)],
         };

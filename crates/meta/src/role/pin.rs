@@ -77,7 +77,10 @@ pub async fn set(
     let change = match rank {
         Some(rank) => {
             let pins = all(store).await?;
-            if pins.len() >= PINS_MAX - 1 && !pins.contains_key(&directory) {
+            if pins.len() >= PINS_MAX - 1
+                && !pins.contains_key(&directory)
+                && !remove_stale(store, &pins).await?
+            {
                 let text = format!("there are {} pins already; remove some", pins.len());
                 return Err(StoreError::new(ErrorKind::OutOfSpace, text));
             }
@@ -86,6 +89,25 @@ pub async fn set(
         None => WriteOp::RemoveKey { key },
     };
     store.apply(&id()?, Transaction::new().change(change)).await.map(drop)
+}
+
+/// Removes the pins of directories that are gone, which have no path by which somebody could. Returns whether there were any.
+async fn remove_stale(store: &dyn ObjectStore, pins: &BTreeMap<Ino, RankNumber>) -> Result<bool, StoreError> {
+    let mut removal = Transaction::new();
+    for directory in pins.keys() {
+        match parent(store, *directory).await {
+            // Numbers of inodes are not given out again.
+            Ok(None) => removal = removal.change(WriteOp::RemoveKey { key: directory.to_string().parse()? }),
+            Ok(Some(_)) => {}
+            Err(error) if error.kind == ErrorKind::Corrupt => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let is_any = !removal.writes.is_empty();
+    if is_any {
+        store.apply(&id()?, removal).await?;
+    }
+    Ok(is_any)
 }
 
 /// Pins a directory to a rank, on condition that it is pinned to the rank `from`. Returns whether it was.
@@ -168,5 +190,31 @@ mod tests {
         assert_eq!(all(&store).await.unwrap(), BTreeMap::from([(Ino::ROOT, 1)]));
         assert_eq!(decode(&encode(RANK_MAX)), Some(RANK_MAX));
         assert_eq!((decode(&encode(RANK_MAX + 1)), decode(b"1")), (None, None));
+    }
+
+    #[tokio::test]
+    async fn pins_of_directories_that_are_gone_make_room_for_others() {
+        let store = MemoryStore::new();
+        let record = || Key::new(Bytes::from_static(RECORD)).unwrap();
+        let mut all_pins = Transaction::new();
+        for number in 1..PINS_MAX as u64 {
+            let key = Ino(number).to_string().parse().unwrap();
+            all_pins = all_pins.change(WriteOp::SetKey { key, value: encode(1) });
+            // What cannot be read is taken for there.
+            let damaged = WriteOp::SetKey { key: record(), value: Bytes::from_static(b"?") };
+            store.apply(&Ino(number).object(), Transaction::new().change(damaged)).await.unwrap();
+        }
+        store.apply(&id().unwrap(), all_pins).await.unwrap();
+        let late = Ino(PINS_MAX as u64);
+        assert_eq!(set(&store, late, Some(2)).await.unwrap_err().kind, ErrorKind::OutOfSpace);
+        set(&store, Ino(7), Some(2)).await.unwrap();
+        for number in [8, 9] {
+            let remove = Transaction::new().change(WriteOp::Remove);
+            store.apply(&Ino(number).object(), remove).await.unwrap();
+        }
+        set(&store, late, Some(2)).await.unwrap();
+        let pins = all(&store).await.unwrap();
+        assert_eq!((pins.len(), pins.get(&late), pins.get(&Ino(7))), (PINS_MAX - 2, Some(&2), Some(&2)));
+        assert!(!pins.contains_key(&Ino(8)) && !pins.contains_key(&Ino(9)));
     }
 }

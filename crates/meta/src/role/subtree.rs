@@ -3,8 +3,8 @@
 //!
 //! A sequencer belongs to the nearest placed directory above it; what counts is the directory in which its inode was created. A
 //! rank needs nothing of this for a request. It is looked up for those who move load, in a bounded number of reads at a time.
-//! What was looked up is remembered: the directory of a sequencer for good, as it never changes, and the directories above
-//! until they are read again, the oldest first, since they may be renamed.
+//! What was looked up is remembered, also if the look is given up in the middle: the directory of a sequencer for good, as it never
+//! changes, and the directories above until they are read again, the oldest first, since they may be renamed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -26,6 +26,12 @@ use crate::place::RankNumber;
 const READS_MAX: usize = 4096;
 /// The reads that are under way at a time.
 const READS_AT_ONCE: usize = 64;
+/// The reads after which what was read is remembered.
+const READS_TOGETHER: usize = 4 * READS_AT_ONCE;
+/// The most known directories that are read again at one look.
+const READ_AGAIN_MAX: usize = 512;
+/// The number of sequencers above which those that were not asked about are forgotten.
+const SEQUENCERS_MAX: usize = 1 << 17;
 /// The most directories that are remembered.
 const DIRECTORIES_MAX: usize = 1 << 16;
 /// The most pages of entries that are read for the names of directories: in one directory, and at one look.
@@ -88,10 +94,11 @@ enum Name {
     NotFound(u64),
 }
 
-/// Where a sequencer belongs.
+/// The nearest placed directory above a sequencer.
+#[derive(Clone, Copy)]
 enum Nearest {
     Placed(Ino),
-    /// To no placed directory.
+    /// There is none.
     Free,
     Unknown,
 }
@@ -131,8 +138,14 @@ impl Subtrees {
 
         let mut found = FoundSubtrees::default();
         let mut members: BTreeMap<Ino, Vec<ObjectId>> = BTreeMap::new();
+        let mut known = HashMap::new();
         for (id, ino) in asked {
-            match self.nearest(&placed, ino) {
+            let nearest = match self.sequencers.get(&ino) {
+                Some(Some(directory)) => self.nearest(&placed, &mut known, *directory),
+                Some(None) => Nearest::Free,
+                None => Nearest::Unknown,
+            };
+            match nearest {
                 Nearest::Placed(directory) => members.entry(directory).or_default().push(id.clone()),
                 Nearest::Free => {}
                 Nearest::Unknown => found.unknown.push(id.clone()),
@@ -162,19 +175,24 @@ impl Subtrees {
         Ok(found)
     }
 
-    /// Reads in which directories sequencers were created, and forgets those that were not asked about.
+    /// Reads in which directories sequencers were created. Where too many are known, those that were not asked about are forgotten.
     async fn read_sequencers(
         &mut self,
         store: &dyn ObjectStore,
         asked: &[(&ObjectId, Ino)],
         left: &mut usize,
     ) -> Result<(), StoreError> {
-        let live: HashSet<Ino> = asked.iter().map(|(_, ino)| *ino).collect();
-        self.sequencers.retain(|ino, _| live.contains(ino));
+        if self.sequencers.len() >= SEQUENCERS_MAX {
+            let live: HashSet<Ino> = asked.iter().map(|(_, ino)| *ino).collect();
+            self.sequencers.retain(|ino, _| live.contains(ino));
+        }
         let missing = asked.iter().map(|(_, ino)| *ino).filter(|ino| !self.sequencers.contains_key(ino));
-        let missing: Vec<Ino> = missing.take(*left).collect();
+        // Where others are busy each time, there is something left for the directories of those that are known.
+        let missing: Vec<Ino> = missing.take(*left - *left / 4).collect();
         *left -= missing.len();
-        self.sequencers.extend(parents(store, missing).await?);
+        for part in missing.chunks(READS_TOGETHER) {
+            self.sequencers.extend(parents(store, part.to_vec()).await?);
+        }
         Ok(())
     }
 
@@ -184,15 +202,16 @@ impl Subtrees {
             self.directories.iter().map(|(ino, directory)| (directory.read, *ino)).collect();
         known.sort_unstable();
         // The other half is for those that are not known yet.
-        known.truncate(*left / 2);
+        known.truncate(READ_AGAIN_MAX.min(*left / 2));
         *left -= known.len();
-        let looks = self.looks;
-        for (ino, parent) in parents(store, known.into_iter().map(|(_, ino)| ino).collect()).await? {
-            if let Some(directory) = self.directories.get_mut(&ino) {
-                if directory.parent != parent {
-                    directory.name = Name::Unknown;
+        for part in known.chunks(READS_TOGETHER) {
+            for (ino, parent) in parents(store, part.iter().map(|(_, ino)| *ino).collect()).await? {
+                if let Some(directory) = self.directories.get_mut(&ino) {
+                    if directory.parent != parent {
+                        directory.name = Name::Unknown;
+                    }
+                    (directory.parent, directory.read) = (parent, self.looks);
                 }
-                (directory.parent, directory.read) = (parent, looks);
             }
         }
         Ok(())
@@ -205,10 +224,10 @@ impl Subtrees {
         starts: &[Ino],
         left: &mut usize,
     ) -> Result<(), StoreError> {
-        loop {
-            let (mut needed, mut missing) = (HashSet::new(), Vec::new());
-            for start in starts {
-                let mut at = *start;
+        let (mut needed, mut next) = (HashSet::new(), starts.to_vec());
+        while !next.is_empty() {
+            let mut missing = Vec::new();
+            for mut at in next {
                 while at != Ino::ROOT && needed.insert(at) {
                     match self.directories.get(&at) {
                         Some(Directory { parent: Some(parent), .. }) => at = *parent,
@@ -221,40 +240,47 @@ impl Subtrees {
                 }
             }
             missing.truncate((*left).min(DIRECTORIES_MAX.saturating_sub(self.directories.len())));
-            if missing.is_empty() {
-                self.directories.retain(|ino, _| needed.contains(ino));
-                return Ok(());
-            }
             *left -= missing.len();
-            for (ino, parent) in parents(store, missing).await? {
-                let directory = Directory { parent, read: self.looks, name: Name::Unknown };
-                self.directories.insert(ino, directory);
+            for part in missing.chunks(READS_TOGETHER) {
+                for (ino, parent) in parents(store, part.to_vec()).await? {
+                    let directory = Directory { parent, read: self.looks, name: Name::Unknown };
+                    self.directories.insert(ino, directory);
+                }
             }
+            next = missing.iter().filter_map(|ino| self.directories.get(ino)?.parent).collect();
         }
+        self.directories.retain(|ino, _| needed.contains(ino));
+        Ok(())
     }
 
-    /// Returns the placed directory to which a sequencer belongs.
-    fn nearest(&self, placed: &BTreeMap<Ino, RankNumber>, sequencer: Ino) -> Nearest {
-        let mut at = match self.sequencers.get(&sequencer) {
-            Some(Some(directory)) => *directory,
-            Some(None) => return Nearest::Free,
-            None => return Nearest::Unknown,
-        };
-        // Only a damaged namespace has more above it than there are directories.
-        for _ in 0..=self.directories.len() {
-            if placed.contains_key(&at) {
-                return Nearest::Placed(at);
+    /// Returns the nearest placed directory at or above a directory. `known` is what was found of others, to which this is added.
+    fn nearest(
+        &self,
+        placed: &BTreeMap<Ino, RankNumber>,
+        known: &mut HashMap<Ino, Nearest>,
+        directory: Ino,
+    ) -> Nearest {
+        let (mut at, mut passed) = (directory, Vec::new());
+        let nearest = loop {
+            if let Some(nearest) = known.get(&at) {
+                break *nearest;
             }
-            if at == Ino::ROOT {
-                break;
+            if placed.contains_key(&at) {
+                break Nearest::Placed(at);
+            }
+            passed.push(at);
+            // Only a damaged namespace has more above it than there are directories.
+            if at == Ino::ROOT || passed.len() > self.directories.len() + 1 {
+                break Nearest::Free;
             }
             match self.directories.get(&at) {
                 Some(Directory { parent: Some(parent), .. }) => at = *parent,
-                Some(_) => break,
-                None => return Nearest::Unknown,
+                Some(_) => break Nearest::Free,
+                None => break Nearest::Unknown,
             }
-        }
-        Nearest::Free
+        };
+        known.extend(passed.into_iter().map(|directory| (directory, nearest)));
+        nearest
     }
 
     /// Learns the names of directories and of all above them: those that are known are looked at again, and the others are
@@ -501,7 +527,10 @@ mod tests {
         pin::set(&*tree.store, inner, Some(0)).await.unwrap();
         let found = known.look(&*tree.store, 0, &asked[..1]).await.unwrap();
         assert_eq!(shown(&found), [("/jobs", 0, 1), ("/jobs/deep/inner", 0, 0)]);
-        assert_eq!(known.sequencers.len(), 1, "what was not asked about is forgotten");
+        known.sequencers.extend((0..SEQUENCERS_MAX as u64).map(|number| (Ino((1 << 40) + number), None)));
+        let found = known.look(&*tree.store, 0, &asked[..1]).await.unwrap();
+        assert_eq!(shown(&found), [("/jobs", 0, 1), ("/jobs/deep/inner", 0, 0)]);
+        assert_eq!(known.sequencers.len(), 1, "of too many, those that were not asked about are forgotten");
         // Of others, only those to which something belongs.
         let found = known.look(&*tree.store, 1, &asked[1..2]).await.unwrap();
         assert_eq!(shown(&found), [("/jobs/deep/inner", 0, 1)]);
@@ -553,8 +582,9 @@ mod tests {
         let asked: Vec<ObjectId> = gone.chain([sequencer.clone()]).collect();
         let mut known = Subtrees::default();
         let found = known.look(&*tree.store, 0, &asked).await.unwrap();
-        assert_eq!(found.unknown, [sequencer]);
-        assert!(found.subtrees.is_empty(), "its path is not known yet: {found:?}");
+        assert_eq!(found.unknown.len(), READS_MAX / 4 + 1);
+        assert_eq!(found.unknown.last(), Some(&sequencer));
+        assert_eq!(shown(&found), [("/jobs", 0, 0)], "some reads are kept for directories");
         let found = known.look(&*tree.store, 0, &asked).await.unwrap();
         assert_eq!((shown(&found), found.unknown.len()), (vec![("/jobs", 0, 1)], 0));
     }
