@@ -31,8 +31,9 @@ use crate::service::{Call, Reply};
 
 /// The longest pause between attempts to reach a daemon.
 const BACKOFF_MAX: Duration = Duration::from_millis(50);
-/// The longest time for which a daemon may say nothing at all.
-const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// The longest time for which a daemon may say nothing at all: less than the default time after which a standby takes over, so that
+/// clients look for it by then.
+const SILENCE_MAX: Duration = Duration::from_millis(500);
 
 /// The settings of a session.
 #[derive(Clone, derive_more::Debug)]

@@ -58,9 +58,10 @@ impl Request for CallRequest {
         Ok(())
     }
 
-    /// A repetition costs a gap at most.
+    /// False for all: a call whose connection broke is made again by [`call`], at whichever daemon acts for the rank by then. The
+    /// connection would repeat it at the same daemon, and wait for that one alone.
     fn is_read_only(&self) -> bool {
-        !matches!(self.call, Call::Create(_) | Call::Remove)
+        false
     }
 
     fn cancels(&self) -> Option<u8> {

@@ -85,6 +85,8 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
     let mut links = Links::default();
     let mut lease = Lease { until: None, renew: Duration::from_secs(1) };
     let mut hint: Vec<String> = Vec::new();
+    // The daemon whose binding ended last: one that does not answer is not to delay those that do.
+    let mut left: Option<Address> = None;
     let mut pause = PAUSE_MIN;
     let mut bound_to_the_end = None;
     let acknowledge = loop {
@@ -92,7 +94,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
             let_go(&inner, &mut lease);
         }
         let bound = tokio::select! {
-            bound = bind(&inner, &mut links, &hint) => bound,
+            bound = bind(&inner, &mut links, &hint, left.as_ref()) => bound,
             acknowledge = &mut ended => break acknowledge.ok(),
             // What is held is given up in time, whether the rank answers or not.
             () = lease.over() => continue,
@@ -117,6 +119,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                     Ending::Moved(addresses) => {
                         inner.unbind();
                         hint = addresses;
+                        left = Some(route.link.address().clone());
                         links.discard(&route.link);
                         route.round_trips.close();
                     }
@@ -157,10 +160,17 @@ fn let_go(inner: &Inner, lease: &mut Lease) {
 
 type Bound = (Route, Subscription<AttachRequest>, wire::Attached, Duration);
 
-/// Binds the session to a connection to the rank, and says what it holds.
-async fn bind(inner: &Arc<Inner>, links: &mut Links, hint: &[String]) -> Result<Bound, Lost> {
+/// Binds the session to a connection to the rank, and says what it holds. The daemon that was left is asked last.
+async fn bind(
+    inner: &Arc<Inner>,
+    links: &mut Links,
+    hint: &[String],
+    left: Option<&Address>,
+) -> Result<Bound, Lost> {
     let mut last = None;
-    for address in inner.candidates(hint).await {
+    let mut candidates = inner.candidates(hint).await;
+    candidates.sort_by_key(|address| Some(address) == left);
+    for address in candidates {
         let link = links.get(inner, &address);
         let session = inner.number.load(Ordering::Relaxed);
         let sent = clock::now();
