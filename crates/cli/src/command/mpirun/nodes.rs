@@ -300,15 +300,14 @@ impl Run {
     /// Ends the run, and returns the reason: a signal, or that its time is over.
     async fn given_up(&mut self, signal: Option<Signal>) -> Failure {
         self.terminate().await;
-        match signal {
-            Some(signal) => Failure::Command { code: 128 + signal.as_raw() as u8, sentence: None },
-            None => failure(&format!(
-                "the launcher has not started nacre on all of them after {:?} (--start-timeout sets another time); a node may not \
-                 answer, or ask for a password{}",
-                self.max,
-                self.cited().await
-            )),
+        if let Some(signal) = signal {
+            return Failure::Command { code: 128 + signal.as_raw() as u8, sentence: None };
         }
+        let (max, cited) = (self.max, self.cited().await);
+        failure(&format!(
+            "the launcher has not started nacre on all of them after {max:?} (--start-timeout sets another time); a node may not \
+             answer, or ask for a password{cited}"
+        ))
     }
 
     /// Ends the launcher, and with it what it has started.
