@@ -1,7 +1,8 @@
 //! The study of shared logs (*Malacology: A Programmable Storage System*, sections 5.2 and 6): appends, reads, followers, recoveries
-//! and changes of view, beside streams of Redis and NATS JetStream and beside what the disk allows; and, simulated, appends to as many as
-//! a thousand servers.
+//! and changes of view, beside streams of Redis and NATS JetStream and beside what the disk allows; appends in a pool of Ceph, beside calls
+//! of classes there; and, simulated, appends to as many as a thousand servers.
 
+mod ceph;
 mod client;
 mod costs;
 mod disk;
@@ -22,6 +23,7 @@ use nacre::sequencer::Policy;
 use nacre::zlog::{Entry, Log, Shape, Slot};
 use nacre_quantity::parse_time;
 
+use self::ceph::Namespace;
 use self::client::{ClientRecord, Orders, content, failed, open_log};
 use self::costs::Costs;
 use self::groups::groups;
@@ -51,6 +53,8 @@ const CLIENTS: u32 = 2;
 const CHECKED: usize = 200;
 /// The recoveries of each length of a log.
 const RECOVERIES: usize = 9;
+/// The line that stands for the part on Ceph where there is no pool.
+const WITHOUT_POOL: &str = "Appends on Ceph are left out: --store rados://POOL names a pool for them.";
 
 /// Append to a shared log: writers, entry sizes, sequencers, followers and recoveries, compared with Redis, NATS and
 /// the disk
@@ -104,6 +108,8 @@ enum Part {
     Views,
     /// Recoveries by length of the log.
     Recovery,
+    /// Appends in the pool of Ceph that --store names.
+    Ceph,
     /// Appends by number of servers, simulated.
     Simulation,
 }
@@ -154,14 +160,24 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     if args.window == Some(Duration::ZERO) || args.repeat == Some(0) || args.recover.contains(&0) {
         return Err(BenchError::Usage("--window, --repeat and --recover are greater than 0".into()));
     }
-    let results = Results { load_at_start: load_average(), ..Results::default() };
+    let left_out = match &common.store {
+        Some(store) if !store.starts_with("rados:") => {
+            let text = "the study of logs starts its servers; --store names a pool for the part on Ceph: rados://POOL";
+            return Err(BenchError::Usage(text.into()));
+        }
+        // There is nothing else to measure.
+        None if args.only == [Part::Ceph] => return Err(BenchError::Usage(WITHOUT_POOL.into())),
+        None if args.has(Part::Ceph) => Some(WITHOUT_POOL),
+        _ => None,
+    };
+    let results = Results { load_at_start: load_average(), left_out, ..Results::default() };
     let peers = [peer::redis::version(), peer::nats::version()];
     let report = Report::new("append", peers, results, args.files.results());
     study::run(report, common, async |report| measure(args, common, report).await)
 }
 
 async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> Result<(), BenchError> {
-    let groups = groups(args);
+    let groups = groups(args, common.store.is_some());
     let points = groups.iter().map(|points| points.len() as u64).sum::<u64>();
     let lengths = if args.has(Part::Recovery) { args.lengths() } else { &[] };
     let simulated = args.simulated().iter().map(|durability| {
@@ -209,18 +225,47 @@ fn object_id(number: u32) -> Result<ObjectId, BenchError> {
     Ok(ObjectId::try_from(format!("study/{number}").as_str())?)
 }
 
-/// Starts the servers of a measurement.
-async fn deploy(args: &Args, common: &Common, point: &Point) -> Result<Deployed, BenchError> {
+/// The place that the clients of a measurement work on.
+enum Place {
+    Deployed(Deployed),
+    Pool(Namespace),
+}
+
+impl Place {
+    /// Returns the address that clients are given.
+    fn address(&self) -> &str {
+        match self {
+            Self::Deployed(deployed) => deployed.address(),
+            Self::Pool(namespace) => namespace.uri(),
+        }
+    }
+
+    /// Returns the processor time that the servers have used, if they are the study's.
+    fn cpu_time(&self) -> Option<Duration> {
+        match self {
+            Self::Deployed(deployed) => Some(deployed.cpu_time()),
+            Self::Pool(_) => None,
+        }
+    }
+}
+
+/// Starts the servers of a measurement, or finds a place in the pool.
+async fn deploy(args: &Args, common: &Common, point: &Point) -> Result<Place, BenchError> {
     let folder = args.files.folder();
     let is_durable = point.durability == Durability::Always;
-    Ok(match point.subject {
+    let deployed = match point.subject {
         Subject::Redis => Deployed::Peer(peer::redis::start(is_durable, folder).await?),
         Subject::Nats => Deployed::Peer(peer::nats::start(is_durable, folder).await?),
         Subject::Log | Subject::Object | Subject::Disk => {
             let plan = ServerPlan { durability: point.durability, ..ServerPlan::volatile(1) };
             Deployed::Nacre(Servers::start(&common.nacre()?, plan, folder).await?)
         }
-    })
+        Subject::LogOnCeph | Subject::ClassCall | Subject::LuaCall | Subject::RadosAppend => {
+            let store = common.store.as_deref().ok_or_else(|| BenchError::Usage(WITHOUT_POOL.into()))?;
+            return Ok(Place::Pool(Namespace::open(store).await?));
+        }
+    };
+    Ok(Place::Deployed(deployed))
 }
 
 /// Makes what the clients work on. Returns the log, if there is one, and the number of entries that are there.
@@ -232,7 +277,7 @@ async fn prepare(args: &Args, point: &Point, store: &nacre::Store) -> Result<(Op
     };
     let payload = content(point.entry_bytes, 0);
     match point.subject {
-        Subject::Log => {
+        Subject::Log | Subject::LogOnCeph => {
             let policy = match point.sequencing {
                 Sequencing::Store => None,
                 Sequencing::RoundTrip => Some(Policy::RoundTrip),
@@ -283,9 +328,9 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         let cpu = crate::kit::machine::cpu_time() - begun;
         return Ok(measurement(entries, window, &latencies, (cpu, None), Vec::new()));
     }
-    let deployed = deploy(args, common, point).await?;
+    let place = deploy(args, common, point).await?;
     let store = match point.subject {
-        Subject::Log | Subject::Object => Some(server::open(deployed.address()).await?),
+        Subject::Log | Subject::LogOnCeph | Subject::Object => Some(server::open(place.address()).await?),
         _ => None,
     };
     let (log, entries) = match &store {
@@ -296,19 +341,20 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         .map(|client| Orders {
             subject: point.subject,
             work: point.work,
-            place: deployed.address().to_owned(),
+            place: place.address().to_owned(),
             client,
             writers: (point.writers + point.clients - 1 - client) / point.clients,
             depth: point.depth,
             apart: point.apart,
             entry_bytes: point.entry_bytes,
+            width: point.width,
             sequencing: point.sequencing,
             entries,
             window_ms: window.as_millis() as u64,
         })
         .collect();
     let mut crew = Crew::start(CLIENT, &orders).await?;
-    let before = [crew.cpu_time(), deployed.cpu_time()];
+    let before = (crew.cpu_time(), place.cpu_time());
     let mut reshaped = Vec::new();
     let tallies: Vec<ClientRecord> = match (point.reshape_ms, &log) {
         (Some(pause_ms), Some(log)) => {
@@ -320,8 +366,9 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         }
         _ => crew.round(&()).await?,
     };
-    let after = [crew.cpu_time(), deployed.cpu_time()];
-    let cpu = (after[0].saturating_sub(before[0]), Some(after[1].saturating_sub(before[1])));
+    let after = (crew.cpu_time(), place.cpu_time());
+    let server_cpu = before.1.zip(after.1).map(|(before, after)| after.saturating_sub(before));
+    let cpu = (after.0.saturating_sub(before.0), server_cpu);
     if let (Some(log), Work::Append) = (&log, point.work) {
         check(point, log, &tallies).await?;
     }
@@ -331,6 +378,13 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
     drop(log);
     if let Some(store) = store {
         store.end_sequencers().await;
+    }
+    if let Place::Pool(namespace) = place {
+        if point.subject != Subject::LogOnCeph {
+            namespace.check(point, operations).await?;
+        }
+        crew.end().await?;
+        namespace.remove()?;
     }
     Ok(measurement(operations, window, &latencies, cpu, reshaped))
 }

@@ -14,7 +14,6 @@ use crate::mark::Mark;
 use crate::name::object_name;
 use crate::record::{Changed, Token};
 use crate::reply::corrupt;
-use crate::script::Routine;
 use crate::store::{COMPACTION_BYTES_MIN, Inner, NEEDED_COMPACTION_BYTES_MIN};
 use crate::sys::ReadStep;
 use crate::watch::Link;
@@ -22,8 +21,8 @@ use crate::{native, reply, request, script, write};
 
 /// The result of a call, when the OSD did not fail.
 enum Called {
-    /// A call that changed the object.
-    Changed(Changed),
+    /// A call that changed the object, with the answers that came along.
+    Changed(Changed, Vec<Answer>),
     /// A call that changed nothing.
     Unchanged(reply::Reply),
     /// A call that changed nothing, whose output got lost: librados sent it again, and the OSD remembered that it failed.
@@ -140,7 +139,7 @@ impl Inner {
                     self.calls_denied.store(true, Ordering::Relaxed);
                 }
                 Called::TooLarge(error) => return Err(error),
-                Called::Changed(_) | Called::Lost => {}
+                Called::Changed(..) | Called::Lost => {}
             }
         }
         self.read_piecewise(object, name, transaction).await
@@ -154,6 +153,13 @@ impl Inner {
         known: &Mutex<ObjectCache>,
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
+        if request::size_read(transaction, None).is_some() {
+            match self.call_holding(object, name, known, transaction, None).await {
+                // The answer would be too long. Whatever else is not supported, the calls below say the same of.
+                Err(error) if error.kind == ErrorKind::Unsupported => {}
+                called => return called,
+            }
+        }
         // Of those that read and write one object, all but one would come too late and have to begin again, each time: so those
         // of this client take turns.
         let turn = (!transaction.reads.is_empty()).then(|| known.lock().turn());
@@ -192,6 +198,19 @@ impl Inner {
             }
             held = Some((version, answers));
         }
+        self.call_holding(object, name, known, transaction, held).await
+    }
+
+    /// Applies a transaction that writes by calls, with the answers to its reads and their version, unless those come along. Sets
+    /// and settles the mark in the index of names, if it takes one.
+    async fn call_holding(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+        held: Option<(u64, Vec<Answer>)>,
+    ) -> Result<Outcome, StoreError> {
         // Whether a write makes the object is seldom known beforehand: the class tells.
         let mut mark = None;
         let tells =
@@ -241,15 +260,15 @@ impl Inner {
             let floor = mark.as_ref().map_or_else(|| self.marker.floor(object), |mark| mark.floor);
             let call = request::Call { token: &token, expected, marked: mark.is_some(), floor };
             let called = self.evaluate(object, name, transaction, call, Attempt::Write).await;
-            let changed = matches!(called, Ok(Called::Changed(_)));
+            let changed = matches!(called, Ok(Called::Changed(..)));
             under_way.end(changed.then_some(token), write::bounds_found(transaction));
             match called? {
                 Called::Unchanged(reply::Reply::Unindexed) if mark.is_none() => {
                     *mark = Some(self.mark(object).await?);
                 }
-                Called::Changed(changed) => {
+                Called::Changed(changed, told) => {
                     self.tidy(object, name, known, &changed, request::previous(transaction, changed.version));
-                    let answers = held.map(|(_, answers)| answers).unwrap_or_default();
+                    let answers = held.map_or(told, |(_, answers)| answers);
                     let Changed { version, existed, .. } = changed;
                     return Ok((Outcome::Done(Done { version, existed, answers }), Some(changed)));
                 }
@@ -339,10 +358,9 @@ impl Inner {
         call: request::Call<'_>,
         attempt: Attempt,
     ) -> Result<Called, StoreError> {
-        let routine =
-            Routine { handler: "apply", sections: request::sections(transaction, call.expected.is_some()) };
+        let tells_size = request::size_read(transaction, call.expected).is_some();
         let request = request::encode(transaction, call);
-        let chunk = self.chunk(name, routine).await;
+        let chunk = self.chunk(name, request::routine(transaction, call.expected)).await;
         let completed = self.start_call(name, &script::call(&chunk, &request), attempt).await;
         let output =
             completed.answers.into_iter().next().map(|answer| answer.into_bytes()).unwrap_or_default();
@@ -359,9 +377,13 @@ impl Inner {
         }
         if completed.code >= 0 && attempt == Attempt::Write {
             // Only a change that was made ends like this.
-            return match Changed::decode(&output) {
-                Some(changed) => Ok(Called::Changed(changed)),
-                None => self.own_change(object, name, call.token).await.map(Called::Changed),
+            return match reply::changed(&output, tells_size) {
+                Some((changed, answers)) => Ok(Called::Changed(changed, answers)),
+                None if tells_size => Err(self.context(reply::unread(), object)),
+                None => {
+                    let changed = self.own_change(object, name, call.token).await?;
+                    Ok(Called::Changed(changed, Vec::new()))
+                }
             };
         }
         if output.is_empty() {

@@ -265,21 +265,21 @@ impl Emulated {
         assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
     }
 
-    /// Makes one call of a transaction.
+    /// Makes one call of a transaction. Returns what it changed, with the answers that came along.
     fn call(
         &self,
         object: &ObjectId,
         transaction: &Transaction,
         expected: Option<u64>,
         marked: bool,
-    ) -> Result<Result<Changed, reply::Reply>, StoreError> {
-        let sections = request::sections(transaction, expected.is_some());
+    ) -> Result<Result<(Changed, Vec<Answer>), reply::Reply>, StoreError> {
         let token = self.token();
         let floor = self.floor;
         let request = request::encode(transaction, Call { token: &token, expected, marked, floor });
-        let (code, output) = self.run_source(object, Routine { handler: "apply", sections }, &request);
+        let (code, output) = self.run_source(object, request::routine(transaction, expected), &request);
         if code == 0 && !transaction.writes.is_empty() {
-            return Ok(Ok(Changed::decode(&output).expect("a change within 32 bytes")));
+            let tells_size = request::size_read(transaction, expected).is_some();
+            return Ok(Ok(reply::changed(&output, tells_size).expect("a change within 32 bytes")));
         }
         reply::decode(transaction, output, floor.shown).expect("a reply").map(Err)
     }
@@ -292,6 +292,12 @@ impl Emulated {
         {
             return Ok(outcome);
         }
+        if request::size_read(transaction, None).is_some() {
+            match self.transact_holding(object, transaction, None) {
+                Err(error) if error.kind == ErrorKind::Unsupported => {}
+                transacted => return transacted,
+            }
+        }
         let mut held: Option<(u64, Vec<Answer>)> = None;
         if writes && !transaction.reads.is_empty() {
             let reading = Transaction { writes: Vec::new(), ..transaction.clone() };
@@ -300,13 +306,24 @@ impl Emulated {
                 refused => return Ok(refused),
             }
         }
+        self.transact_holding(object, transaction, held)
+    }
+
+    /// Applies a transaction by calls, with the answers to its reads and their version, unless those come along.
+    fn transact_holding(
+        &self,
+        object: &ObjectId,
+        transaction: &Transaction,
+        held: Option<(u64, Vec<Answer>)>,
+    ) -> Result<Outcome, StoreError> {
+        let writes = !transaction.writes.is_empty();
         self.calls.fetch_add(u64::from(writes), Ordering::Relaxed);
         let mut marked = false;
         loop {
             let expected = held.as_ref().map(|(version, _)| *version);
             let answered = match self.call(object, transaction, expected, marked)? {
-                Ok(Changed { version, existed, .. }) => {
-                    let answers = held.map(|(_, answers)| answers).unwrap_or_default();
+                Ok((Changed { version, existed, .. }, told)) => {
+                    let answers = held.map_or(told, |(_, answers)| answers);
                     return Ok(Outcome::Done(Done { version, existed, answers }));
                 }
                 Err(answered) => answered,
@@ -322,6 +339,9 @@ impl Emulated {
                 }
                 reply::Reply::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
                 reply::Reply::TooFar(size, len) => return Err(nacre_object::appended_too_far(size, len)),
+                reply::Reply::Exhausted => {
+                    return Err(StoreError::new(ErrorKind::Unsupported, "more than a call may do"));
+                }
                 reply::Reply::Crowded(count) => format!("{count} attributes"),
                 reply::Reply::Failed(why) => panic!("the class failed: {why}"),
                 reply::Reply::Corrupt(key) => panic!("the class found {key:?} corrupt"),
@@ -523,7 +543,7 @@ fn whatever_changes_a_watched_object_keeps_its_mark() {
     let unmarked = store.call(&object, &write(0), None, false).unwrap();
     assert!(matches!(unmarked, Err(reply::Reply::Unindexed)), "it was made without a mark in the index");
     let call =
-        |transaction: &Transaction| store.call(&object, transaction, None, true).unwrap().ok().unwrap();
+        |transaction: &Transaction| store.call(&object, transaction, None, true).unwrap().ok().unwrap().0;
     let made = call(&write(0));
     assert_eq!((made.version, made.existed, made.watched), (1, false, true));
     assert!(store.write_natively(&object, &write(3)).is_some());
@@ -541,7 +561,7 @@ fn whatever_changes_a_watched_object_keeps_its_mark() {
 fn a_chunk_that_another_lua_compiled_is_refused_and_its_text_is_run() {
     let (store, object) = (Emulated::new(false), ObjectId::try_from("o").unwrap());
     let create = Transaction::new().change(WriteOp::Create);
-    let routine = Routine { handler: "apply", sections: request::sections(&create, false) };
+    let routine = request::routine(&create, None);
     let token = store.token();
     let floor = Floor::default();
     let request = request::encode(&create, Call { token: &token, expected: None, marked: true, floor });
@@ -559,10 +579,9 @@ fn call_with(
     transaction: &Transaction,
     token: &Token,
 ) -> Option<Changed> {
-    let sections = request::sections(transaction, false);
     let call = Call { token, expected: None, marked: true, floor: store.floor };
     let request = request::encode(transaction, call);
-    let (code, output) = store.run_source(object, Routine { handler: "apply", sections }, &request);
+    let (code, output) = store.run_source(object, request::routine(transaction, None), &request);
     (code == 0).then(|| Changed::decode(&output).expect("a change"))
 }
 
@@ -596,6 +615,82 @@ fn a_call_that_comes_again_changes_nothing_and_says_the_same() {
     let removed = call_with(&store, &object, &removal, &token).unwrap();
     assert_eq!((removed.version, removed.exists), (3, false));
     assert_eq!(call_with(&store, &object, &removal, &token), Some(removed));
+}
+
+/// Tests that appends which return the size before them are one call each, and answer as the model does.
+#[test]
+fn an_append_that_returns_the_size_is_one_call() {
+    let (store, model) = (Emulated::new(false), MemoryStore::new());
+    let object = ObjectId::try_from("o").unwrap();
+    let (fork, key) = (Fork::new("taken").unwrap(), Key::try_from("installed").unwrap());
+    let taking = |data: &'static str| {
+        Transaction::new()
+            .guard(Guard::Key { key: key.clone(), check: Check::Equal("epoch".into()) })
+            .read(ReadOp::Extents { fork: fork.clone(), range: ByteRange::new(0, 0) })
+            .change(WriteOp::Append { fork: fork.clone(), data: data.into() })
+    };
+    let install = Transaction::new().change(WriteOp::SetKey { key: key.clone(), value: "epoch".into() });
+    let both = |transaction: Transaction| {
+        let expected = block_on(model.apply(&object, transaction.clone())).unwrap();
+        let before = store.calls.load(Ordering::Relaxed);
+        assert_eq!(block_on(store.apply(&object, transaction)).unwrap(), expected);
+        (expected, store.calls.load(Ordering::Relaxed) - before)
+    };
+    let size = |outcome: Outcome| match outcome {
+        Outcome::Done(done) => match &done.answers[..] {
+            [Answer::Range(found)] => Some(found.size),
+            other => panic!("{other:?}"),
+        },
+        Outcome::Refused(_) => None,
+    };
+    // An append without a guard makes the object.
+    let (found, _) = both(Transaction { guards: Vec::new(), ..taking("abc") });
+    assert_eq!(size(found), Some(0));
+    assert_eq!(size(both(taking("abc")).0), None, "the guard does not hold");
+    both(install.clone());
+    for (data, before) in [("de", 3), ("fgh", 5), ("i", 8)] {
+        let (found, calls) = both(taking(data));
+        assert_eq!((size(found), calls), (Some(before), 1));
+    }
+    let zero = WriteOp::Zero { fork: fork.clone(), range: ByteRange::new(0, 9) };
+    assert_eq!(size(both(taking("j").change(zero)).0), Some(9));
+    // After a removal, what was never written has the version of that, and the answer says so.
+    both(Transaction::new().change(WriteOp::Remove));
+    both(install.clone());
+    assert_eq!(both(taking("abc")).1, 1);
+    // One that does not fit into the answer takes a call more.
+    let far = Guard::Proposal { fork: fork.clone(), range: ByteRange::ALL, version: 1 << 60 };
+    both(Transaction::new().guard(far).change(WriteOp::Remove));
+    both(install);
+    let (found, calls) = both(taking("abc"));
+    assert_eq!((size(found), calls), (Some(0), 2));
+    store.audit(&object);
+}
+
+/// Tests that such an append whose call comes again returns the size that it returned before.
+#[test]
+fn an_append_that_comes_again_returns_the_same_size() {
+    let (store, object) = (Emulated::new(false), ObjectId::try_from("o").unwrap());
+    let fork = Fork::new("taken").unwrap();
+    let append = |data: &'static str| {
+        Transaction::new()
+            .read(ReadOp::Extents { fork: fork.clone(), range: ByteRange::new(0, 0) })
+            .change(WriteOp::Append { fork: fork.clone(), data: data.into() })
+    };
+    for (data, before) in [("abc", 0), ("defg", 3)] {
+        let (transaction, token) = (append(data), store.token());
+        let call = Call { token: &token, expected: None, marked: true, floor: store.floor };
+        let request = request::encode(&transaction, call);
+        let once = || store.run_source(&object, request::routine(&transaction, None), &request);
+        let (code, output) = once();
+        // No OSD is set to return less.
+        assert_eq!((code, output.len()), (0, 32));
+        let (changed, answers) = reply::changed(&output, true).unwrap();
+        assert!(changed.exists && matches!(&answers[..], [Answer::Range(found)] if found.size == before));
+        assert_eq!(once(), (code, output));
+    }
+    assert_eq!(store.header(&object).unwrap().bytes(), 7, "each was made once");
+    store.audit(&object);
 }
 
 /// Tests that a native write is known by the header that it leaves, and by no other.

@@ -1005,6 +1005,22 @@ local function apply()
   return conclude(count, marked, proposal)
 end
 
+--@ sized
+-- One transaction that reads the size of a fork and appends: the size comes with the answer to the change, within 32 bytes, so that
+-- one call is enough, whatever other clients do. `added` is the number of bytes that it appends to that fork: a call that was made
+-- already finds the fork as it left it.
+local function apply_sized()
+  local marked, repeated = begin()
+  local fork, added = take("<s2"), take("<i8")
+  local size, floor = fork_of(fork).size or 0, header.floor
+  if repeated then return changed() .. pack("<i8I7", size - added, floor) end
+  -- There is no room for an eighth byte of the floor.
+  if floor >> 56 > 0 then fail(EXHAUSTED) end
+  local guards, proposal = take("<I4"), 0
+  if guards > 0 then proposal = check_guards(guards) end
+  return conclude(take("<I4"), marked, proposal) .. pack("<i8I7", size, floor)
+end
+
 --@ compact
 -- Moves the live bytes together, where that makes the byte stream shorter by as much as is asked. No version changes.
 local function compact()

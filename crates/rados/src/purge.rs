@@ -158,7 +158,7 @@ impl Inner {
         let limit = FLOOR_MAX.min(floor.start.saturating_add(STEP_MAX));
         let mut candidates = Vec::new();
         for chunk in objects.chunks(LOOKS_MAX) {
-            let steps = [ReadStep::Xattrs, ReadStep::Time];
+            let steps = [ReadStep::Xattrs, ReadStep::Stat];
             let looks: Vec<Operation> =
                 chunk.iter().map(|object| self.pool.read(&object_name(object), &steps, 0)).collect();
             for (object, look) in chunk.iter().zip(looks) {
@@ -209,7 +209,7 @@ impl Inner {
             return Ok(None);
         }
         let changed_at = match answers.get(1) {
-            Some(Answer::Time(time)) => *time,
+            Some(Answer::Stat { time, .. }) => *time,
             _ => 0,
         };
         if now().saturating_sub(changed_at) < options.older_than.as_secs() {

@@ -1,7 +1,6 @@
-//! Plain RADOS objects, as a program without Nacre would use them: the peer that the read/modify/write study measures
-//! beside Nacre's objects.
+//! Plain RADOS objects, as a program without Nacre would use them: the peer that studies measure beside Nacre's objects.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
@@ -9,7 +8,7 @@ use nacre_object::{ErrorKind, ObjectId, StoreError};
 use crate::error::{Attempt, errno, failed};
 use crate::script;
 use crate::store::connect;
-use crate::sys::{Pool, ReadStep, WriteStep, flag};
+use crate::sys::{Answer, Pool, ReadStep, WriteStep, flag};
 use crate::uri::Location;
 
 /// A pool, used without Nacre.
@@ -65,6 +64,46 @@ impl RawPool {
     /// Replaces a RADOS object, whatever it holds.
     pub async fn write(&self, object: &str, data: &[u8]) -> Result<(), StoreError> {
         self.change(object, &[WriteStep::AllBytes(data)]).await
+    }
+
+    /// Writes bytes behind all others of a RADOS object, which is made if there is none.
+    pub async fn append(&self, object: &str, data: &[u8]) -> Result<(), StoreError> {
+        self.change(object, &[WriteStep::Append(data)]).await
+    }
+
+    /// Calls a method of a class, in the OSD, that may change a RADOS object and returns nothing.
+    pub async fn call(
+        &self,
+        object: &str,
+        class: &CStr,
+        method: &CStr,
+        input: &[u8],
+    ) -> Result<(), StoreError> {
+        let completed =
+            self.pool.call(&name(object), &ReadStep::Call { class, method, input }, flag::FULL_TRY).await;
+        match -completed.code {
+            code if code <= 0 => Ok(()),
+            errno::EOPNOTSUPP | errno::EPERM | errno::EACCES => {
+                let Location { id, pool, .. } = &self.location;
+                let [class, method] = [class, method].map(CStr::to_string_lossy);
+                let text = format!(
+                    "client.{id} cannot call the method {method} of the class {class} in pool \"{pool}\": the OSDs have no such \
+                     method, or it lacks the capability osd 'allow rwx pool={pool}'"
+                );
+                Err(StoreError::new(ErrorKind::Unsupported, text))
+            }
+            code => Err(self.failed(-code, Attempt::Write, object)),
+        }
+    }
+
+    /// Returns the length of a RADOS object in bytes, 0 if there is none.
+    pub async fn length(&self, object: &str) -> Result<u64, StoreError> {
+        let completed = self.pool.read(&name(object), &[ReadStep::Stat], 0).await;
+        match (completed.code, completed.answers.first()) {
+            (code, Some(Answer::Stat { size, .. })) if code >= 0 => Ok(*size),
+            (code, _) if code >= 0 || code == -errno::ENOENT => Ok(0),
+            (code, _) => Err(self.failed(code, Attempt::Read, object)),
+        }
     }
 
     /// Removes a RADOS object.

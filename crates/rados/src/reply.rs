@@ -87,6 +87,20 @@ pub(crate) fn decode(
     }))
 }
 
+/// Decodes the output of a call that changed the object, with the answers that came along: that to the [read of a
+/// size](crate::request::SizeRead), if it had one.
+pub(crate) fn changed(output: &Bytes, tells_size: bool) -> Option<(Changed, Vec<Answer>)> {
+    if !tells_size {
+        return Some((Changed::decode(output)?, Vec::new()));
+    }
+    let (changed, told) = Changed::decode_before(output)?;
+    let (size, floor) = told.split_first_chunk::<8>()?;
+    let mut version = [0; 8];
+    version[..7].copy_from_slice(<&[u8; 7]>::try_from(floor).ok()?);
+    let (version, size) = (u64::from_le_bytes(version), u64::from_le_bytes(*size));
+    Some((changed, vec![Answer::Range(RangeRead { version, size, ..RangeRead::default() })]))
+}
+
 /// Returns the result of a change that the OSD made without saying at which version, from the header that was found, or not
 /// found, afterwards. No failure may say that nothing was changed.
 pub(crate) fn unsaid(token: &Token, found: Result<Header, StoreError>) -> Result<Changed, StoreError> {
@@ -99,6 +113,12 @@ pub(crate) fn unsaid(token: &Token, found: Result<Header, StoreError>) -> Result
         }
         Err(error) => Err(error.with_kind(ErrorKind::Unknown).context(WHY)),
     }
+}
+
+/// Returns the failure of a change that the OSD made without saying what its transaction had read.
+pub(crate) fn unread() -> StoreError {
+    let text = "the OSD made the change without saying what the transaction had read";
+    StoreError::new(ErrorKind::Unknown, text)
 }
 
 /// Returns an object at a glance, from its header.

@@ -5,17 +5,49 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{ByteRange, Check, Guard, KeyRange, ReadOp, Transaction, WriteOp};
+use nacre_object::{ByteRange, Check, Fork, Guard, KeyRange, ReadOp, Transaction, WriteOp};
 
 use crate::floor::Floor;
 use crate::name::escape_into;
 use crate::record::{Token, checksum};
-use crate::script::{Section, Sections};
+use crate::script::{Routine, Section, Sections};
 
-/// Returns the sections of the script that a transaction needs. `expecting` says that the answers to its reads are
-/// held.
-pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
-    let mut sections = Sections::default().with(Section::Apply);
+/// The read of a transaction that reads nothing but the size of a fork, and then appends. The answer fits into the reply of a call
+/// that changes the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SizeRead<'a> {
+    fork: &'a Fork,
+    /// The number of bytes that the transaction makes the fork longer by.
+    appended: u64,
+}
+
+/// Returns the only read of a transaction, if one call answers it and makes the changes. `expected` is the version at which the answer
+/// is held already.
+pub(crate) fn size_read(transaction: &Transaction, expected: Option<u64>) -> Option<SizeRead<'_>> {
+    let [ReadOp::Extents { fork, range: ByteRange { len: 0, .. } }] = &transaction.reads[..] else {
+        return None;
+    };
+    let mut read = SizeRead { fork, appended: 0 };
+    for write in &transaction.writes {
+        match write {
+            WriteOp::Append { fork: of, data } if of == fork => read.appended += data.len() as u64,
+            WriteOp::Append { .. } | WriteOp::Zero { .. } => {}
+            _ => return None,
+        }
+    }
+    (expected.is_none() && read.appended > 0).then_some(read)
+}
+
+/// Returns the code that a call of a transaction runs. `expected` is the version at which the answers to its reads are held already.
+pub(crate) fn routine(transaction: &Transaction, expected: Option<u64>) -> Routine {
+    let handler = if size_read(transaction, expected).is_some() { "apply_sized" } else { "apply" };
+    Routine { handler, sections: sections(transaction, expected) }
+}
+
+/// Returns the sections of the script that a transaction needs.
+fn sections(transaction: &Transaction, expected: Option<u64>) -> Sections {
+    let is_sized = size_read(transaction, expected).is_some();
+    let mut sections = Sections::default().with(if is_sized { Section::Sized } else { Section::Apply });
     let is_range = |read: &ReadOp| matches!(read, ReadOp::Range { .. } | ReadOp::Extents { .. });
     let is_region = |guard: &Guard| matches!(guard, Guard::Region { .. } | Guard::Proposal { .. });
     let fences = transaction.guards.iter().any(|guard| matches!(guard, Guard::Fence { .. }))
@@ -29,10 +61,10 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     if !transaction.guards.is_empty() {
         sections = sections.with(Section::Guards);
     }
-    if transaction.guards.iter().any(is_region) || transaction.reads.iter().any(is_range) {
+    if transaction.guards.iter().any(is_region) || !is_sized && transaction.reads.iter().any(is_range) {
         sections = sections.with(Section::Index).with(Section::Range);
     }
-    if !transaction.reads.is_empty() {
+    if !is_sized && !transaction.reads.is_empty() {
         sections = sections.with(Section::Reads);
     }
     let is_size = |guard: &Guard| matches!(guard, Guard::Size { .. });
@@ -41,7 +73,7 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     {
         sections = sections.with(Section::Index);
     }
-    if expecting {
+    if expected.is_some() {
         sections = sections.with(Section::Skip);
     }
     if !transaction.writes.is_empty() {
@@ -76,11 +108,20 @@ pub(crate) fn beginning(token: &Token, marked: bool, floor: Floor) -> Vec<u8> {
 /// Encodes a call of a transaction.
 pub(crate) fn encode(transaction: &Transaction, call: Call<'_>) -> Vec<u8> {
     let mut out = Encoder(beginning(call.token, call.marked, call.floor));
-    out.u64(call.expected.unwrap_or(u64::MAX));
+    let size_read = size_read(transaction, call.expected);
+    match size_read {
+        Some(SizeRead { fork, appended }) => {
+            out.name(None, fork.as_bytes());
+            out.u64(appended);
+        }
+        None => out.u64(call.expected.unwrap_or(u64::MAX)),
+    }
     out.u32(transaction.guards.len());
     transaction.guards.iter().for_each(|guard| out.guard(guard));
-    out.u32(transaction.reads.len());
-    transaction.reads.iter().for_each(|read| out.read(read));
+    if size_read.is_none() {
+        out.u32(transaction.reads.len());
+        transaction.reads.iter().for_each(|read| out.read(read));
+    }
     out.u32(transaction.writes.len());
     transaction.writes.iter().for_each(|write| out.write(write));
     out.0
@@ -387,6 +428,35 @@ mod tests {
         let proposing = plain.guard(proposal(3)).guard(proposal(5));
         assert_eq!(previous(&proposing, 7), Some(6));
         assert_eq!(previous(&proposing, 5), None);
+    }
+
+    #[test]
+    fn a_size_comes_with_the_change_where_it_is_the_only_read_and_the_writes_are_appends() {
+        let (fork, other) = (Fork::new("taken").unwrap(), Fork::DEFAULT);
+        let size = |fork: &Fork| ReadOp::Extents { fork: fork.clone(), range: ByteRange::new(0, 0) };
+        let append = |fork: &Fork| WriteOp::Append { fork: fork.clone(), data: "abc".into() };
+        let plain = Transaction::new().read(size(&fork)).change(append(&fork));
+        let zero = WriteOp::Zero { fork: fork.clone(), range: ByteRange::new(0, 2) };
+        let more = plain.clone().change(zero).change(append(&other)).change(append(&fork));
+        for (transaction, appended) in [(&plain, 3), (&more, 6)] {
+            assert_eq!(size_read(transaction, None), Some(SizeRead { fork: &fork, appended }));
+            assert_eq!(routine(transaction, None).handler, "apply_sized");
+            assert!(!routine(transaction, None).sections.contains(Section::Reads));
+            // A call that holds the answer does not ask for it.
+            assert_eq!(routine(transaction, Some(1)).handler, "apply");
+        }
+        let bytes = ReadOp::Extents { fork: fork.clone(), range: ByteRange::new(0, 1) };
+        for transaction in [
+            Transaction::new().read(size(&fork)),
+            Transaction::new().change(append(&fork)),
+            Transaction::new().read(size(&other)).change(append(&fork)),
+            Transaction::new().read(bytes).change(append(&fork)),
+            plain.clone().read(ReadOp::Stat),
+            plain.clone().change(WriteOp::Remove),
+            plain.change(WriteOp::Truncate { fork: fork.clone(), size: 1 }),
+        ] {
+            assert_eq!(size_read(&transaction, None), None, "{transaction:?}");
+        }
     }
 
     #[test]

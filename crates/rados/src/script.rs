@@ -26,13 +26,14 @@ pub(crate) enum Section {
     Changes,
     Conclude,
     Apply,
+    Sized,
     Compact,
     Sweep,
     Entry,
 }
 
 impl Section {
-    const ALL: [(Section, &'static str); 13] = [
+    const ALL: [(Section, &'static str); 14] = [
         (Section::Core, "core"),
         (Section::Index, "index"),
         (Section::Range, "range"),
@@ -43,6 +44,7 @@ impl Section {
         (Section::Changes, "changes"),
         (Section::Conclude, "conclude"),
         (Section::Apply, "apply"),
+        (Section::Sized, "sized"),
         (Section::Compact, "compact"),
         (Section::Sweep, "sweep"),
         (Section::Entry, "entry"),

@@ -89,6 +89,7 @@ library! {
     rados_write_op_setxattr: fn(Raw, *const c_char, *const c_char, usize);
     rados_write_op_write: fn(Raw, *const c_char, usize, u64);
     rados_write_op_write_full: fn(Raw, *const c_char, usize);
+    rados_write_op_append: fn(Raw, *const c_char, usize);
     rados_write_op_zero: fn(Raw, u64, u64);
     rados_write_op_remove: fn(Raw);
     rados_write_op_omap_clear: fn(Raw);

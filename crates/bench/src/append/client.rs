@@ -11,6 +11,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
 
+use super::ceph::Appends;
 use super::point::{Sequencing, Subject, Work};
 use super::{NAME, OBJECTS, SEQUENCER, object_id};
 use crate::BenchError;
@@ -35,6 +36,8 @@ pub(super) struct Orders {
     pub(super) depth: u32,
     pub(super) apart: bool,
     pub(super) entry_bytes: u32,
+    /// The number of objects, for appends to RADOS objects without a log.
+    pub(super) width: u32,
     pub(super) sequencing: Sequencing,
     /// The entries that are there, for readers.
     pub(super) entries: u64,
@@ -73,6 +76,7 @@ enum Ready {
     Objects(nacre::Store),
     Redis(Vec<redis::Connection>),
     Nats(Vec<nats::Connection>),
+    Rados(Box<Appends>),
 }
 
 /// Runs the hidden command of a client process.
@@ -99,7 +103,7 @@ pub(super) async fn open_log(store: &nacre::Store, sequencing: Sequencing) -> Re
 
 async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
     match orders.subject {
-        Subject::Log => {
+        Subject::Log | Subject::LogOnCeph => {
             let store = server::open(&orders.place).await?;
             let first = open_log(&store, orders.sequencing).await?;
             let handles = if orders.apart { orders.writers } else { 1 };
@@ -107,6 +111,14 @@ async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
             let logs: Vec<Log> = std::iter::once(first.clone()).chain(others).collect();
             // Connected, and with whatever the first append of a handle needs.
             first.tail().await.map_err(failed)?;
+            if orders.subject == Subject::LogOnCeph {
+                // It is with the first appends that connections to the OSDs are made, and that these compile what they run.
+                let entry = Entry::new(content(orders.entry_bytes, orders.client));
+                for _ in 0..orders.width {
+                    let appends = logs.iter().map(|log| log.append(entry.clone()));
+                    try_join_all(appends).await.map_err(failed)?;
+                }
+            }
             Ok(Ready::Logs(store, logs))
         }
         Subject::Object | Subject::Disk => Ok(Ready::Objects(server::open(&orders.place).await?)),
@@ -117,6 +129,9 @@ async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
         Subject::Nats => {
             let connections = (0..orders.writers).map(|_| nats::Connection::open(&orders.place));
             Ok(Ready::Nats(try_join_all(connections).await?))
+        }
+        Subject::ClassCall | Subject::LuaCall | Subject::RadosAppend => {
+            Ok(Ready::Rados(Box::new(Appends::open(orders).await?)))
         }
     }
 }
@@ -178,6 +193,7 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
             });
             try_join_all(tasks).await?;
         }
+        Ready::Rados(appends) => append_to_objects(orders, &appends, end, &counter).await?,
     }
     let Counter { operations, latencies, spans, .. } = counter.into_inner();
     Ok(ClientRecord { operations, latency_ns_counts: latencies.counts(), spans })
@@ -219,6 +235,24 @@ async fn append(
             }
             Ok::<(), BenchError>(())
         }
+    });
+    try_join_all(tasks).await.map(drop)
+}
+
+/// Appends to RADOS objects without a log, one entry by each operation.
+async fn append_to_objects(
+    orders: &Orders,
+    appends: &Appends,
+    end: Instant,
+    counter: &RefCell<Counter>,
+) -> Result<(), BenchError> {
+    let tasks = (0..orders.writers * orders.depth).map(|_| async move {
+        while Instant::now() < end {
+            let started = Instant::now();
+            appends.once().await?;
+            counter.borrow_mut().count(started, 1);
+        }
+        Ok::<(), BenchError>(())
     });
     try_join_all(tasks).await.map(drop)
 }

@@ -21,8 +21,12 @@ const PERCENTILES: [NamedValue<Measurement>; 3] = [
 pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, BenchError> {
     let mut files = Vec::new();
     let appends = |wanted: &dyn Fn(&Point) -> bool| {
-        let is_plain =
-            |point: &Point| point.work == Work::Append && point.depth == 16 && point.reshape_ms.is_none();
+        let is_plain = |point: &Point| {
+            point.work == Work::Append
+                && point.depth == 16
+                && point.reshape_ms.is_none()
+                && !point.subject.is_on_ceph()
+        };
         let wanted = results.series.iter().filter(|series| is_plain(&series.point) && wanted(&series.point));
         wanted.collect::<Vec<_>>()
     };
@@ -90,11 +94,17 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
             files.push(figure::write(folder, name, svg)?);
         }
     }
-    let alone = results
-        .series
-        .iter()
-        .filter(|Series { point, .. }| point.depth == 1 && point.reshape_ms.is_none() && point.writers <= 2);
-    let alone: Vec<&Series> = alone.collect();
+    let (on_ceph, here): (Vec<&Series>, Vec<&Series>) =
+        results.series.iter().partition(|series| series.point.subject.is_on_ceph());
+    let is_usual = |series: &&Series| (series.point.writers, series.point.entry_bytes) == (16, 4096);
+    let on_ceph: Vec<&Series> = on_ceph.into_iter().filter(is_usual).collect();
+    if !on_ceph.is_empty() {
+        let subtitle = "in a pool of Ceph: entries of 4 KiB, 16 writers";
+        let svg = bars(&on_ceph, "Appends per second", subtitle, "appends/s", &[RATE]);
+        files.push(figure::write(folder, "ceph", svg)?);
+    }
+    let is_alone = |point: &Point| point.depth == 1 && point.reshape_ms.is_none() && point.writers <= 2;
+    let alone: Vec<&Series> = here.into_iter().filter(|series| is_alone(&series.point)).collect();
     if !alone.is_empty() {
         let svg = bars(&alone, "Latency", "of one operation at a time", "µs", &PERCENTILES);
         files.push(figure::write(folder, "latency", svg)?);
@@ -141,10 +151,12 @@ fn rates(series: &Series) -> Vec<f64> {
 
 fn colour(subject: Subject) -> usize {
     match subject {
-        Subject::Log => 0,
+        Subject::Log | Subject::LogOnCeph => 0,
         Subject::Redis => 1,
         Subject::Nats => 2,
         Subject::Object => 3,
         Subject::Disk => 6,
+        // They are drawn as bars.
+        Subject::ClassCall | Subject::LuaCall | Subject::RadosAppend => 4,
     }
 }

@@ -4,42 +4,8 @@ use super::point::{Point, Sequencing, Subject, Work};
 use super::{Args, CLIENTS, Part};
 use crate::kit::server::Durability;
 
-/// Returns the points, in groups that are compared with each other.
-pub(super) fn groups(args: &Args) -> Vec<Vec<Point>> {
-    let base = |label: String, subject, durability| Point {
-        label,
-        subject,
-        work: Work::Append,
-        durability,
-        clients: CLIENTS,
-        writers: 16,
-        depth: 16,
-        apart: false,
-        entry_bytes: 4096,
-        width: 4,
-        unit: 1024,
-        sequencing: Sequencing::Store,
-        reshape_ms: None,
-    };
-    let name = |subject, durability| match (subject, durability) {
-        (Subject::Log, Durability::Volatile) => "log, volatile",
-        (Subject::Log, _) => "log, durable",
-        (Subject::Object, _) => "objects",
-        (Subject::Redis, Durability::Volatile) => "Redis stream, volatile",
-        (Subject::Redis, _) => "Redis stream, appendfsync always",
-        (Subject::Nats, Durability::Volatile) => "NATS stream, in memory",
-        (Subject::Nats, _) => "NATS stream, in files, not synced",
-        (Subject::Disk, _) => "disk, group commit",
-    };
-    let of = |subject, durability, writers: u32, bytes| {
-        let label = format!("{}, {writers} W, {}", name(subject, durability), size(bytes));
-        Point {
-            writers,
-            entry_bytes: bytes,
-            clients: CLIENTS.min(writers),
-            ..base(label, subject, durability)
-        }
-    };
+/// Returns the points, in groups that are compared with each other. `has_pool` tells whether there is a pool of Ceph.
+pub(super) fn groups(args: &Args, has_pool: bool) -> Vec<Vec<Point>> {
     use Durability::{Always, Volatile};
     use Subject::{Disk, Log, Nats, Object, Redis};
     let mut groups = Vec::new();
@@ -141,7 +107,74 @@ pub(super) fn groups(args: &Args) -> Vec<Vec<Point>> {
         };
         groups.push(vec![calm(Volatile), views(Volatile), calm(Always), views(Always)]);
     }
+    if args.has(Part::Ceph) && has_pool {
+        groups.extend(on_ceph(args.quick));
+    }
     groups
+}
+
+/// Returns the points in a pool of Ceph: loads under which a log may write many entries by one operation, and such that leave it one for each,
+/// as the peers have.
+fn on_ceph(quick: bool) -> Vec<Vec<Point>> {
+    use Subject::{ClassCall, LogOnCeph, LuaCall, RadosAppend};
+    let loads: &[(u32, u32)] =
+        if quick { &[(16, 4096)] } else { &[(1, 100), (16, 100), (1, 4096), (16, 4096)] };
+    let mut groups = Vec::new();
+    for (writers, bytes) in loads {
+        let shared = |subject| of(subject, Durability::Always, *writers, *bytes);
+        // A handle has one write under way. Where each has one entry, and the next position is in another object, no two share anything.
+        let single = |subject| {
+            let point = shared(subject);
+            let label = format!("{}, one operation each", point.label);
+            Point { label, depth: 1, apart: subject == LogOnCeph, unit: 1, ..point }
+        };
+        let subjects = [LogOnCeph, ClassCall, LuaCall, RadosAppend];
+        groups.push(subjects.map(shared).to_vec());
+        groups.push(subjects.map(single).to_vec());
+    }
+    groups
+}
+
+/// Returns a point with as many writers, and entries of as many bytes.
+fn of(subject: Subject, durability: Durability, writers: u32, bytes: u32) -> Point {
+    let label = format!("{}, {writers} W, {}", name(subject, durability), size(bytes));
+    let clients = CLIENTS.min(writers);
+    Point { writers, entry_bytes: bytes, clients, ..base(label, subject, durability) }
+}
+
+fn base(label: String, subject: Subject, durability: Durability) -> Point {
+    Point {
+        label,
+        subject,
+        work: Work::Append,
+        durability,
+        clients: CLIENTS,
+        writers: 16,
+        depth: 16,
+        apart: false,
+        entry_bytes: 4096,
+        width: 4,
+        unit: 1024,
+        sequencing: Sequencing::Store,
+        reshape_ms: None,
+    }
+}
+
+fn name(subject: Subject, durability: Durability) -> &'static str {
+    match (subject, durability) {
+        (Subject::Log, Durability::Volatile) => "log, volatile",
+        (Subject::Log, _) => "log, durable",
+        (Subject::Object, _) => "objects",
+        (Subject::Redis, Durability::Volatile) => "Redis stream, volatile",
+        (Subject::Redis, _) => "Redis stream, appendfsync always",
+        (Subject::Nats, Durability::Volatile) => "NATS stream, in memory",
+        (Subject::Nats, _) => "NATS stream, in files, not synced",
+        (Subject::Disk, _) => "disk, group commit",
+        (Subject::LogOnCeph, _) => "log on Ceph",
+        (Subject::ClassCall, _) => "class call on Ceph",
+        (Subject::LuaCall, _) => "cls_lua on Ceph",
+        (Subject::RadosAppend, _) => "RADOS append",
+    }
 }
 
 fn sequencer(sequencing: Sequencing) -> &'static str {
@@ -166,19 +199,36 @@ mod tests {
 
     #[test]
     fn points_have_names_of_their_own_and_a_short_look_has_few() {
-        let labels = |words: &[&str]| {
+        let labels_with = |has_pool: bool, words: &[&str]| {
             let args: Args = parse(words).unwrap();
-            let mut labels: Vec<String> =
-                groups(&args).into_iter().flatten().map(|point| point.label).collect();
+            let points = groups(&args, has_pool).into_iter().flatten();
+            let mut labels: Vec<String> = points.map(|point| point.label).collect();
             let count = labels.len();
             labels.sort_unstable();
             labels.dedup();
             assert_eq!(labels.len(), count, "{labels:?}");
             count
         };
+        let labels = |words: &[&str]| labels_with(false, words);
         assert!(labels(&["--quick"]) < 30);
         assert!(labels(&[]) > 50);
         assert_eq!(labels(&["--only", "recovery"]), 0);
         assert_eq!(labels(&["--only", "reads,widths"]), 6);
+        assert_eq!(labels(&["--only", "ceph"]), 0);
+        assert_eq!(labels_with(true, &["--only", "ceph"]), 4 * 2 * 4);
+        assert_eq!(labels_with(true, &["--only", "ceph", "--quick"]), 2 * 4);
+        assert_eq!(labels_with(true, &["--quick"]), labels(&["--quick"]) + 2 * 4);
+    }
+
+    #[test]
+    fn the_peers_on_ceph_have_as_much_under_way_as_the_log() {
+        let args: Args = parse(&["--only", "ceph"]).unwrap();
+        for points in groups(&args, true) {
+            let load =
+                |point: &Point| (point.clients, point.writers, point.depth, point.entry_bytes, point.width);
+            assert!(points.iter().all(|point| load(point) == load(&points[0])), "{points:?}");
+            let log = &points[0];
+            assert_eq!((log.subject, log.apart), (Subject::LogOnCeph, log.depth == 1));
+        }
     }
 }

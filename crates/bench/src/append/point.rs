@@ -30,6 +30,21 @@ pub(crate) enum Subject {
     Nats,
     /// A file that is written and synced by one loop, with as many entries in each write as all writers have under way.
     Disk,
+    /// A log of Nacre in a pool of Ceph.
+    LogOnCeph,
+    /// A compiled class in the OSDs of that pool: a call for each entry.
+    ClassCall,
+    /// A script of a few lines for cls_lua in the OSDs: a call for each entry.
+    LuaCall,
+    /// RADOS' own operation: one for each entry.
+    RadosAppend,
+}
+
+impl Subject {
+    /// Returns whether it is measured in a pool of Ceph.
+    pub(crate) fn is_on_ceph(self) -> bool {
+        matches!(self, Self::LogOnCeph | Self::ClassCall | Self::LuaCall | Self::RadosAppend)
+    }
 }
 
 /// The work of the clients.
@@ -91,7 +106,7 @@ pub(crate) struct Measurement {
     pub(crate) latency_ns_counts: LatencyCounts,
     /// The processor time of the clients for each operation, in microseconds.
     pub(crate) client_cpu_us: f64,
-    /// That of the server; `None` for a disk, which has none.
+    /// That of the server; `None` for a disk, which has none, and for a pool of Ceph, whose servers are not the study's.
     pub(crate) server_cpu_us: Option<f64>,
     /// The duration of each change of the view, in milliseconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -143,6 +158,9 @@ pub(crate) struct Results {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) simulated: Vec<Simulated>,
     pub(crate) targets: Targets,
+    /// What was left out, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) left_out: Option<&'static str>,
     /// The load average of the machine when the study began.
     pub(crate) load_at_start: String,
 }
@@ -235,6 +253,9 @@ impl fmt::Display for Results {
         write!(f, "{table}")?;
         if !self.series.is_empty() {
             writeln!(f, "Longest of all repetitions; percentiles and processor times are their medians.")?;
+        }
+        if let Some(left_out) = self.left_out {
+            writeln!(f, "{left_out}")?;
         }
         if !self.recoveries.is_empty() {
             let mut table = Table::new("recovery of a log of | median | longest");

@@ -5,7 +5,7 @@ use super::simulate::{SERVERS_MAX, Simulated};
 use crate::kit::quantity::grouped;
 use crate::kit::server::Durability;
 use crate::kit::statistic::Spread;
-use crate::kit::target::Unit;
+use crate::kit::target::{Targets, Unit};
 
 /// The length of the log whose recovery has a bound.
 const LONG: u64 = 10_000_000;
@@ -86,7 +86,7 @@ pub(super) fn conclude(results: &mut Results) {
     for (durability, name) in [(Durability::Volatile, "volatile"), (Durability::Always, "durable")] {
         let of = |reshapes: bool| {
             find(&move |point| {
-                point.durability == durability
+                (point.subject, point.durability) == (Subject::Log, durability)
                     && point.depth == 1
                     && point.writers == 16
                     && point.reshape_ms.is_some() == reshapes
@@ -114,6 +114,37 @@ pub(super) fn conclude(results: &mut Results) {
         }
         if let Some(ms) = failing.into_iter().filter_map(|run| run.recovered_ms).reduce(f64::max) {
             targets.open("  recovery when the sequencer fails", ms, Unit::Milliseconds);
+        }
+    }
+    conclude_on_ceph(series, targets);
+}
+
+/// Derives the targets from what was measured in a pool of Ceph.
+fn conclude_on_ceph(series: &[Series], targets: &mut Targets) {
+    for (depth, measure) in [
+        (16, "4 KiB appends on Ceph, 16 writers"),
+        (1, "4 KiB appends on Ceph, 16 writers, an operation for each entry"),
+    ] {
+        let rate = |subject: Subject| {
+            let of = |point: &Point| {
+                point.subject == subject
+                    && (point.writers, point.entry_bytes, point.depth) == (16, 4096, depth)
+            };
+            let found = series.iter().find(|series| of(&series.point));
+            found.map(Series::per_second).filter(|rate| *rate > 0.0)
+        };
+        let Some(log) = rate(Subject::LogOnCeph) else { continue };
+        targets.open(measure, log, Unit::PerSecond);
+        if let Some(call) = rate(Subject::ClassCall) {
+            targets.at_least("  ÷ a raw class call of the same bytes", log / call, Unit::Times, 0.8);
+        }
+        for (subject, name) in [
+            (Subject::LuaCall, "  ÷ a call of a script for cls_lua"),
+            (Subject::RadosAppend, "  ÷ a plain append of RADOS"),
+        ] {
+            if let Some(peer) = rate(subject) {
+                targets.open(name, log / peer, Unit::Times);
+            }
         }
     }
 }
@@ -202,6 +233,34 @@ mod tests {
         };
         assert!(row(Subject::Disk).ends_with('–'), "{}", row(Subject::Disk));
         assert!(row(Subject::Log).ends_with("18 µs"), "{}", row(Subject::Log));
+    }
+
+    #[test]
+    fn what_is_measured_on_ceph_is_compared_with_its_peers_there_only() {
+        let of = |subject, depth, per_second| {
+            let mut results = results(subject, Work::Append, vec![measurement(subject, per_second, 1000.0)]);
+            let mut series = results.series.remove(0);
+            (series.point.writers, series.point.entry_bytes, series.point.depth) = (16, 4096, depth);
+            series
+        };
+        let series = vec![
+            of(Subject::LogOnCeph, 16, 8000.0),
+            of(Subject::LogOnCeph, 1, 1000.0),
+            of(Subject::ClassCall, 16, 4000.0),
+            of(Subject::ClassCall, 1, 2000.0),
+            of(Subject::LuaCall, 1, 1250.0),
+        ];
+        let mut results = Results { series, ..Results::default() };
+        conclude(&mut results);
+        let text = results.targets.to_string();
+        let calls: Vec<&str> = text.lines().filter(|line| line.contains("÷ a raw class call")).collect();
+        let [shared, single] = &calls[..] else { panic!("{text}") };
+        assert!(shared.contains("2.00 ×") && shared.trim_end().ends_with("yes"), "{text}");
+        assert!(single.contains("0.50 ×") && single.trim_end().ends_with("no"), "{text}");
+        assert!(line_with(&text, "a script for cls_lua").contains("0.80 ×"), "{text}");
+        for other in ["durable appends", "the view changes", "with one view"] {
+            assert!(!text.contains(other), "{text}");
+        }
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub(crate) enum ReadStep<'a> {
     IfXattr(&'a CStr, &'a [u8]),
     /// All attributes.
     Xattrs,
-    /// The time of the last change, by the clock of the client that made it.
-    Time,
+    /// The number of bytes, and the time of the last change by the clock of the client that made it.
+    Stat,
     /// Bytes.
     Bytes { offset: u64, len: usize },
     /// Entries of the omap after a key, beginning with a prefix.
@@ -43,7 +43,7 @@ impl ReadStep<'_> {
                 (ReadStep::Xattrs, Slot::Xattrs { iterator, code }) => {
                     (library.rados_read_op_getxattrs)(op, iterator, code);
                 }
-                (ReadStep::Time, Slot::Time { size, time, code }) => {
+                (ReadStep::Stat, Slot::Stat { size, time, code }) => {
                     (library.rados_read_op_stat)(op, size, time, code);
                 }
                 (ReadStep::Bytes { offset, .. }, Slot::Bytes { buffer, len, code }) => {
@@ -84,6 +84,8 @@ pub(crate) enum WriteStep<'a> {
     Bytes { offset: u64, data: &'a [u8] },
     /// Replaces all bytes.
     AllBytes(&'a [u8]),
+    /// Writes bytes behind all others.
+    Append(&'a [u8]),
     /// Makes a byte zero, if the object is there and that long.
     Zero { offset: u64 },
     /// Sets a key of the omap.
@@ -124,6 +126,9 @@ impl WriteStep<'_> {
                 }
                 WriteStep::AllBytes(data) => {
                     (library.rados_write_op_write_full)(op, data.as_ptr().cast(), data.len());
+                }
+                WriteStep::Append(data) => {
+                    (library.rados_write_op_append)(op, data.as_ptr().cast(), data.len());
                 }
                 WriteStep::Zero { offset } => (library.rados_write_op_zero)(op, *offset, 1),
                 WriteStep::SetOmap(key, value) => {
@@ -175,7 +180,7 @@ const NO_REPLY: c_int = c_int::MIN;
 pub(super) enum Slot {
     Nothing,
     Xattrs { iterator: Raw, code: c_int },
-    Time { size: u64, time: c_long, code: c_int },
+    Stat { size: u64, time: c_long, code: c_int },
     Bytes { buffer: Vec<u8>, len: usize, code: c_int },
     Omap { iterator: Raw, more: c_uchar, code: c_int },
     Call { output: *mut c_char, len: usize, code: c_int },
@@ -187,7 +192,7 @@ impl Slot {
         match step {
             ReadStep::IfXattr(..) => Slot::Nothing,
             ReadStep::Xattrs => Slot::Xattrs { iterator: ptr::null_mut(), code: 0 },
-            ReadStep::Time => Slot::Time { size: 0, time: 0, code: 0 },
+            ReadStep::Stat => Slot::Stat { size: 0, time: 0, code: 0 },
             ReadStep::Bytes { len, .. } => Slot::Bytes { buffer: vec![0; *len], len: 0, code: 0 },
             ReadStep::OmapAfter { .. } | ReadStep::OmapKey(_) => {
                 Slot::Omap { iterator: ptr::null_mut(), more: 0, code: NO_REPLY }
@@ -204,7 +209,7 @@ impl Slot {
         match std::mem::replace(self, Slot::Nothing) {
             Slot::Nothing => Answer::Nothing,
             Slot::Watch(id) => Answer::Watch(id),
-            Slot::Time { time, .. } => Answer::Time(u64::try_from(time).unwrap_or(0)),
+            Slot::Stat { size, time, .. } => Answer::Stat { size, time: u64::try_from(time).unwrap_or(0) },
             Slot::Bytes { mut buffer, len, .. } => {
                 buffer.truncate(len);
                 Answer::Bytes(buffer.into())
@@ -289,8 +294,8 @@ pub(crate) enum Answer {
     Pairs { pairs: Vec<(Bytes, Bytes)>, more: bool },
     /// The id of a watch.
     Watch(u64),
-    /// A time in seconds since 1970.
-    Time(u64),
+    /// A number of bytes, and a time in seconds since 1970.
+    Stat { size: u64, time: u64 },
 }
 
 impl Answer {
