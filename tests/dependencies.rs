@@ -33,6 +33,7 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("crates/bench/src/walk/mpi.rs", &["mpirun.mpich", "mpirun.openmpi"]),
     ("crates/bench/src/walk/system.rs", &["find", "du", "bfs", "fdfind"]),
     ("crates/bench/tests/processes.rs", &[]),
+    ("crates/bench/tests/study_ceph.rs", &[]),
     ("crates/bench/tests/study_mpiio.rs", &[]),
     ("crates/bench/tests/study_reflect.rs", &[]),
     ("crates/bench/tests/study_walk.rs", &[]),

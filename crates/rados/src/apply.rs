@@ -176,7 +176,7 @@ impl Inner {
                 Some(turn.lock().await)
             }
         };
-        // Answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
+        // Other answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
         // on the object's version being still the same; if it is not, it brings the fresh answers back.
         let mut held: Option<(u64, Vec<Answer>)> = None;
         if !transaction.reads.is_empty() {

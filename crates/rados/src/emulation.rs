@@ -677,8 +677,13 @@ fn an_append_that_comes_again_returns_the_same_size() {
             .read(ReadOp::Extents { fork: fork.clone(), range: ByteRange::new(0, 0) })
             .change(WriteOp::Append { fork: fork.clone(), data: data.into() })
     };
-    for (data, before) in [("abc", 0), ("defg", 3)] {
-        let (transaction, token) = (append(data), store.token());
+    // Where it also appends to another fork, and twice to this one, only what goes to this one counts.
+    let other = WriteOp::Append { fork: Fork::DEFAULT, data: "other".into() };
+    let zero = WriteOp::Zero { fork: fork.clone(), range: ByteRange::new(0, 2) };
+    let more = append("hi").change(other).change(zero);
+    let more = more.change(WriteOp::Append { fork: fork.clone(), data: "jkl".into() });
+    for (transaction, before) in [(append("abc"), 0), (append("defg"), 3), (more, 7)] {
+        let token = store.token();
         let call = Call { token: &token, expected: None, marked: true, floor: store.floor };
         let request = request::encode(&transaction, call);
         let once = || store.run_source(&object, request::routine(&transaction, None), &request);
@@ -689,7 +694,7 @@ fn an_append_that_comes_again_returns_the_same_size() {
         assert!(changed.exists && matches!(&answers[..], [Answer::Range(found)] if found.size == before));
         assert_eq!(once(), (code, output));
     }
-    assert_eq!(store.header(&object).unwrap().bytes(), 7, "each was made once");
+    assert_eq!(store.header(&object).unwrap().bytes(), 12 + 5, "each was made once");
     store.audit(&object);
 }
 

@@ -383,6 +383,22 @@ mod tests {
     }
 
     #[test]
+    fn a_size_comes_with_a_change_or_the_output_is_none() {
+        let change = [&[1_u8][..], &9_u64.to_le_bytes(), &[0; 8]].concat();
+        let whole = [&change[..], &5_u64.to_le_bytes(), &7_u64.to_le_bytes()[..7]].concat();
+        let (made, answers) = changed(&Bytes::copy_from_slice(&whole), true).unwrap();
+        assert_eq!((made.exists, made.version), (true, 9));
+        let read = RangeRead { version: 7, size: 5, ..RangeRead::default() };
+        assert_eq!(answers, [Answer::Range(read)]);
+        assert_eq!(changed(&change.into(), false), Some((made, Vec::new())));
+        for end in 0..whole.len() {
+            assert_eq!(changed(&Bytes::copy_from_slice(&whole[..end]), true), None, "cut at {end}");
+        }
+        assert_eq!(changed(&[&whole[..], &[0]].concat().into(), true), None, "too long");
+        assert_eq!(changed(&whole.into(), false), None);
+    }
+
+    #[test]
     fn a_change_without_an_answer_is_never_said_not_to_have_been_made() {
         let token = [7; 16];
         let header = Header { exists: true, version: 3, author: Author::Token(token), ..Header::default() };
