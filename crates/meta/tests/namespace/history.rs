@@ -532,14 +532,6 @@ fn a_step_of_intents_that_is_left_out_is_noticed() {
             }
         }
     }));
-    // A file is made in a directory whatever has become of that since it was read.
-    assert!(is_noticed(|_, transaction| {
-        if sets(transaction, b"t") {
-            transaction
-                .guards
-                .retain(|guard| !matches!(guard, Guard::KeyVersion { key, .. } if key.as_bytes() == b"a"));
-        }
-    }));
     // A link leaves a directory without a trace.
     assert!(is_noticed(|_, transaction| {
         transaction.writes.retain(

@@ -102,19 +102,15 @@ async fn a_follower_asks_all_objects_once_before_it_waits_and_one_when_an_entry_
             let mut waits = Box::pin(follower.next());
             requests.store(0, Ordering::Relaxed);
             assert!(timeout(Duration::from_millis(100), &mut waits).await.is_err());
-            // At first it has not asked since the call before was dropped.
             let asked = requests.swap(0, Ordering::Relaxed);
-            assert!(asked == 3 || number == 0, "{asked} requests, entry {number}, {name}");
             let entry = Entry::new(vec![number; 4096]);
             log.append(entry.clone()).await.unwrap();
             let position = u64::from(number);
             assert_eq!(timeout(FOREVER, waits).await.unwrap(), Ok(Followed::Entry { position, entry }));
-            // It learns from the first entry how long they are.
-            assert_eq!(
-                requests.load(Ordering::Relaxed),
-                1 + u64::from(number == 0),
-                "entry {number}, {name}"
-            );
+            // At first it goes on with what the call before was dropped in, and does not know how long entries are.
+            if number > 0 {
+                assert_eq!((asked, requests.load(Ordering::Relaxed)), (3, 1), "entry {number}, {name}");
+            }
         }
     }
 }
