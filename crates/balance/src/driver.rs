@@ -214,7 +214,7 @@ impl Driver {
         let strays = match patient(within, self.sense.arrange(&mut metrics, &mut resources)).await {
             Ok(strays) => strays,
             Err(error) => {
-                warnings.push(format!("what belongs together cannot be read: {error}; nothing is moved"));
+                warnings.push(format!("placed directories cannot be read: {error}; nothing is moved"));
                 return None;
             }
         };

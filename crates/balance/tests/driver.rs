@@ -521,5 +521,5 @@ async fn nothing_is_moved_while_it_is_not_known_what_belongs_together() {
     }
     assert_eq!(world.lock().unwrap()[0].len(), 2);
     let lines = lines(&store).await;
-    assert!(lines.iter().any(|line| line.contains("what belongs together cannot be read")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("placed directories cannot be read")), "{lines:?}");
 }

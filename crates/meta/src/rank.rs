@@ -572,8 +572,12 @@ impl Rank {
     pub async fn typed(&self, user: &Credentials, ino: Ino, wanted: u32) -> Result<Typed> {
         let inode = self.load(ino).await?.inode;
         user.check(&inode, wanted)?;
-        let InodeKind::Typed(name) = inode.kind else {
-            return Err(Error::Unsupported("it is of no type with methods".into()));
+        let name = match inode.kind {
+            InodeKind::Typed(name) => name,
+            kind => {
+                let text = format!("it is a {}, which has no methods", kind.name());
+                return Err(Error::Unsupported(text.into()));
+            }
         };
         let (object, token) = (ino.state_object(), self.token());
         let fence = (token > 0).then_some(token);

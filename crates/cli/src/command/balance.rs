@@ -450,7 +450,9 @@ async fn explain(session: &Context, policy: Option<PathBuf>) -> Result<(), Failu
     let (ranks, silent) = match participants(published(&**registry.store()).await?, now, settings.tick()) {
         Participants::All(ranks) if ranks.is_empty() && reflectors.is_empty() => {
             let text = "no rank has published its load lately; ranks and reflectors that balance do so at every tick";
-            return Err(Failure::Failed(text.to_owned()));
+            return Err(Failure::Failed(format!(
+                "{text}: after the first \"nacre balance set\", wait for one tick"
+            )));
         }
         Participants::All(ranks) => (ranks, None),
         Participants::Silent { rank, since } => {

@@ -24,7 +24,7 @@ Policies, which say how long a program that caches the sequencer keeps it when o
 
 Positions begin at 0, and none is handed out twice. After a crash, some may be skipped.
 
-A name that begins with a slash is a path in the namespace (\"nacre fs\"), taken as it is, whose permissions apply: \"next\"
+A name that begins with a slash is a path in the namespace (\"nacre fs\"), taken as it is, whose permissions apply: \"next\" \
 and changing the policy need write permission, everything else read permission.";
 
 /// The number of names that are asked for at once.
