@@ -57,6 +57,8 @@ fn one_after_another(store: &str) {
     run(&["trim", "l", "20", "--before"]).ok();
     let sealed = run(&["seal", "l", "--json"]).json();
     assert_eq!(sealed, json!({ "log": "l", "epoch": 2, "tail": 53, "sealed": 3 }));
+    run(&["reshape", "l", "--width", "0"]).failed(2, &["--width", "it must be 1 to"]);
+    run(&["reshape", "l", "--unit", "0"]).failed(2, &["--unit", "it must be 1 to"]);
     assert_eq!(run(&["reshape", "l", "--width", "5", "--json"]).json()["epoch"], 3);
     assert_eq!(run(&["append", "l", "after"]).text(), "53");
     let checked = run(&["check", "l", "--json"]).json();
@@ -177,14 +179,21 @@ fn what_comes_before_a_line_that_cannot_be_an_entry_is_appended() {
     let run = |words: &[&str], input: &str| zlog(&server.uri, words, input);
     run(&["create", "l"], "").ok();
     let lines: String = (0..3000).map(|number| format!("line {number}\n")).collect();
-    let printed = run(&["append", "l"], &format!("{lines}\nafter\n")).failed(1, &["line 3001 is empty"]);
+    let printed = run(&["append", "l"], &format!("{lines}\nafter\n"))
+        .failed(1, &["line 3001 is empty", "it and those behind it are not in the log"]);
     assert_eq!(printed, (0..3000).map(|position| format!("{position}\n")).collect::<String>());
     let long = "x".repeat((1 << 20) + 1);
     let printed = run(&["append", "l"], &format!("short\n{long}\n")).failed(1, &["line 2 is too long"]);
     assert_eq!(printed, "3000\n");
     // Entries that are all known are checked before the first one is appended.
-    assert_eq!(run(&["append", "l", "a", ""], "").failed(1, &["entry 2 is empty"]), "");
-    assert_eq!(run(&["append", "l", "--whole"], "").failed(1, &["standard input is empty"]), "");
+    assert_eq!(
+        run(&["append", "l", "a", ""], "").failed(1, &["entry 2 is empty", "nothing was appended"]),
+        ""
+    );
+    assert_eq!(
+        run(&["append", "l", "--whole"], "").failed(1, &["standard input is empty", "nothing was appended"]),
+        ""
+    );
     // No position was taken in vain.
     let checked = run(&["check", "l", "--json"], "").json();
     assert_eq!(

@@ -630,7 +630,8 @@ fn use_types(store: &str) {
     assert_eq!(run(&["call", "/jobs/failed", "get"]).text(), "0");
     run(&["call", "/jobs/done", "multiply", "2"])
         .failed(1, &["counter.multiply of /jobs/done failed", "no method \"multiply\""]);
-    run(&["call", "/jobs", "get"]).failed(1, &["cannot call \"get\" of /jobs", "it is a directory, which has no methods"]);
+    run(&["call", "/jobs", "get"])
+        .failed(1, &["cannot call \"get\" of /jobs", "it is a directory, which has no methods"]);
     run(&["call", "/jobs/none", "get"]).failed(1, &["no such file"]);
 
     // Names come and go as those of files do, and the state stays with the inode.
@@ -697,7 +698,8 @@ fn a_sequencer_has_a_path() {
     assert_eq!(run(&["sequencer", "policy", "/typed"]).text(), "quota=7/100ms");
     run(&["fs", "create", "--type", "log", "--policy", "quota=7", "/x"]).failed(2, &["only a sequencer"]);
     run(&["fs", "put", "/dev/null", "/file"]).ok();
-    run(&["sequencer", "next", "/file"]).failed(1, &["cannot use /file", "it is a file, which has no methods"]);
+    run(&["sequencer", "next", "/file"])
+        .failed(1, &["cannot use /file", "it is a file, which has no methods"]);
     run(&["sequencer", "rm", "/file"]).failed(1, &["it is not a sequencer"]);
     run(&["sequencer", "rm", "/moved"]).ok();
     run(&["sequencer", "next", "/moved"]).failed(1, &["no such file"]);

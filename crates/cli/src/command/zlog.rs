@@ -23,6 +23,8 @@ use crate::{arguments, name};
 
 /// The number of entries that wait to be told their positions.
 const APPENDING_MAX: usize = 16_384;
+/// The end of the message of an append of which no entry is in the log.
+const NOTHING_APPENDED: &str = "nothing was appended";
 
 /// Append to, read and follow shared logs: many writers, one order
 ///
@@ -140,10 +142,10 @@ enum Action {
         #[arg(value_parser = name::log())]
         log: String,
         /// Number of objects to spread entries over [default: as before]
-        #[arg(long, value_name = "COUNT")]
+        #[arg(long, value_name = "COUNT", value_parser = count_to(WIDTH_MAX))]
         width: Option<u32>,
         /// Number of consecutive positions in one object [default: as before]
-        #[arg(long, value_name = "COUNT")]
+        #[arg(long, value_name = "COUNT", value_parser = count_to(UNIT_MAX))]
         unit: Option<u32>,
     },
     /// Read a whole log, and count what it contains
@@ -392,7 +394,7 @@ impl Positions<'_> {
     fn complain(&self) {
         let text = match (self.uncertain, self.missing) {
             (None, None) => return,
-            (None, Some(1)) => "nothing was appended".to_owned(),
+            (None, Some(1)) => NOTHING_APPENDED.to_owned(),
             (None, Some(first)) => format!("entry {first} and those behind it are not in the log"),
             (Some((first, last)), _) if first == last => {
                 format!("entry {first} may or may not be in the log; those behind it are not")
@@ -405,14 +407,14 @@ impl Positions<'_> {
     }
 }
 
-/// Checks that something can be the content of an entry. `what` names it in the message.
-fn check_content(what: impl Display, content: &[u8]) -> Result<(), Failure> {
+/// Checks that something can be the content of an entry. `what` names it in the message, and `missing` says what is not in the log.
+fn check_content(what: impl Display, content: &[u8], missing: &str) -> Result<(), Failure> {
     let is = match content.len() {
         0 => "is empty",
         1..=ENTRY_BYTES_MAX => return Ok(()),
         _ => "is too long",
     };
-    Err(Failure::Failed(format!("{what} {is}; an entry has 1 to {ENTRY_BYTES_MAX} bytes")))
+    Err(Failure::Failed(format!("{what} {is}, and an entry has 1 to {ENTRY_BYTES_MAX} bytes; {missing}")))
 }
 
 async fn append(
@@ -456,7 +458,7 @@ async fn submit(
     entry(Bytes::from_static(b"content")).check()?;
     if !entries.is_empty() {
         for (number, data) in (1..).zip(&entries) {
-            check_content(format_args!("entry {number}"), data)?;
+            check_content(format_args!("entry {number}"), data, NOTHING_APPENDED)?;
         }
         for (number, data) in (1..).zip(entries) {
             positions.submit(number, entry(data)).await?;
@@ -467,7 +469,7 @@ async fn submit(
         let mut data = Vec::new();
         let mut input = tokio::io::stdin().take(ENTRY_BYTES_MAX as u64 + 1);
         input.read_to_end(&mut data).await.map_err(Failure::io("read standard input"))?;
-        check_content("standard input", &data)?;
+        check_content("standard input", &data, NOTHING_APPENDED)?;
         return positions.submit(1, entry(data.into())).await;
     }
     let mut input = BufReader::with_capacity(256 << 10, tokio::io::stdin());
@@ -493,7 +495,9 @@ async fn submit(
             return Ok(());
         }
         number += 1;
-        check_content(format_args!("line {number}"), &line)?;
+        let missing =
+            if number == 1 { NOTHING_APPENDED } else { "it and those behind it are not in the log" };
+        check_content(format_args!("line {number}"), &line, missing)?;
         let data = Bytes::from(std::mem::take(&mut line));
         positions.submit(number, entry(data)).await?;
         if positions.waiting.len() >= APPENDING_MAX {
