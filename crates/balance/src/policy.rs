@@ -122,9 +122,6 @@ impl Policy {
             let len = text.len();
             return Err(wrong(format!("its text is {len} bytes long; the limit is {POLICY_BYTES_MAX}")));
         }
-        if !["return", "targets", "where"].iter().any(|word| text.contains(word)) {
-            return Err(wrong("it neither returns a table of targets nor fills in targets".to_owned()));
-        }
         let runtime = Runtime::new(1);
         let framed = Bytes::from(format!("{FRONT}{text}{BEHIND}"));
         let class = nacre_class::validate(&runtime, CLASS, framed.clone(), bounds);
@@ -135,6 +132,10 @@ impl Policy {
             }
             error => wrong(error.to_string()),
         })?;
+        // A text that is not Lua is told so first.
+        if !["return", "targets", "where"].iter().any(|word| text.contains(word)) {
+            return Err(wrong("it neither returns a table of targets nor fills in targets".to_owned()));
+        }
         let class = Class::new(CLASS.to_owned(), version, framed, Vec::new(), bounds);
         let object = ObjectId::new("nacre/balance").map_err(|error| wrong(error.message))?;
         let policy = Policy {

@@ -145,6 +145,7 @@ fn state_is_kept_on_request_and_bounded() {
 fn each_failure_is_one_clear_line() {
     for (text, part) in [
         ("return 1 +", "near"),
+        ("this is no Lua", "near"),
         ("local x <const> = 1 return {}", "line 1"),
         ("return mds[whoami]['load'].x.y", "index"),
         ("while true do end return {}", "ran for more than"),
