@@ -72,6 +72,9 @@ fn serve_classes(store: &str) {
     assert_eq!(call(&["greeter.none", "--wall", "0s"]).code, 2);
     call(&["greeter.none"]).failed(1, &["no method \"none\""]);
     call(&["nobody.none"]).failed(1, &["no class \"nobody\""]);
+    // Names are printed on one line.
+    call(&["a\nb.c\nd"]).failed(1, &["a\\x0ab.c\\x0ad on object"]);
+    put(store, "a\nb", GREETER).failed(1, &["\"a\\x0ab\" is not a valid name"]);
     call(&["greeter"]).failed(2, &["CLASS.METHOD"]);
     put(store, "greeter", "while true do end").failed(1, &["refused", "does not end"]);
 

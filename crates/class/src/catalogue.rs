@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use nacre_object::Escaped;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::Bounds;
@@ -121,8 +122,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(allowed) {
         return Err(format!(
-            "\"{name}\" is not a valid name for a class: it must begin with a letter, and consist of \
-             letters, digits, _ and -"
+            "\"{}\" is not a valid name for a class: it must begin with a letter, and consist of letters, digits, _ and -",
+            Escaped::of(name)
         ));
     }
     Ok(())

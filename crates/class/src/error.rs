@@ -11,7 +11,7 @@ use crate::errno::{self, Errno};
 #[non_exhaustive]
 pub enum CallError {
     /// The method failed, by its result or by an error.
-    #[error("{class}.{method} on object \"{object}\" failed: {} ({})", Escaped::of(&failure.message), errno::shown(*errno))]
+    #[error("{} on object \"{object}\" failed: {} ({})", called(class, method), Escaped::of(&failure.message), errno::shown(*errno))]
     Failed {
         /// The object.
         object: ObjectId,
@@ -25,7 +25,7 @@ pub enum CallError {
         failure: Box<Failure>,
     },
     /// The method exceeded one of its bounds. Nothing was changed.
-    #[error("{class}.{method} on object \"{object}\" was stopped: {}", bound.sentence(bounds))]
+    #[error("{} on object \"{object}\" was stopped: {}", called(class, method), bound.sentence(bounds))]
     Exceeded {
         /// The object.
         object: ObjectId,
@@ -40,7 +40,8 @@ pub enum CallError {
     },
     /// The caller's session is fenced at the object. Nothing was changed.
     #[error(
-        "{class}.{method} on object \"{object}\" was refused: the session is fenced there, below {fence}"
+        "{} on object \"{object}\" was refused: the session is fenced there, below {fence}",
+        called(class, method)
     )]
     Fenced {
         /// The object.
@@ -54,8 +55,8 @@ pub enum CallError {
     },
     /// Others changed the object during each of many attempts. Nothing was changed.
     #[error(
-        "{class}.{method} on object \"{object}\" failed: other clients changed the object during all \
-         {attempts} attempts"
+        "{} on object \"{object}\" failed: other clients changed the object during all {attempts} attempts",
+        called(class, method)
     )]
     Contended {
         /// The object.
@@ -98,12 +99,17 @@ impl CallError {
     }
 }
 
+/// Returns a class and its method as they are printed.
+fn called(class: &str, method: &str) -> String {
+    format!("{}.{}", Escaped::of(class), Escaped::of(method))
+}
+
 /// A change of the classes that was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClassError {
     /// The class is not sound; the text says why.
-    #[error("class \"{name}\" is refused: {reason}")]
+    #[error("class \"{}\" is refused: {reason}", Escaped::of(name))]
     Refused {
         /// The class.
         name: String,
@@ -119,7 +125,10 @@ pub enum ClassError {
         version: Option<u64>,
     },
     /// The class was changed by another client at the same time. Nothing was changed.
-    #[error("class \"{name}\" was changed by another client meanwhile; read it again and retry")]
+    #[error(
+        "class \"{}\" was changed by another client meanwhile; read it again and retry",
+        Escaped::of(name)
+    )]
     Conflict {
         /// The class.
         name: String,
