@@ -96,8 +96,23 @@ fn pins_and_masks_are_kept() {
         let ended = run(&["pin", resource, "2"]);
         assert!(ended.code == 2 && ended.stderr.contains(part), "{ended:?}");
     }
-    run(&["pin", "group:1", "5000"]).failed(1, &["rank 5000"]);
-    run(&["set", "--tick", "1ms"]).failed(1, &["tick"]);
+    // A path is typed as it is, and printed with escapes, once.
+    assert!(run(&["pin", "subtree:/a\nb\\", "1"]).text().contains("subtree:/a\\x0ab\\\\ at rank 1"));
+    let settings = run(&["show", "--json"]).json()["settings"].clone();
+    assert_eq!(settings["pins"], json!([{ "resource": "subtree:/a\\x0ab\\\\", "rank": 1 }]));
+    run(&["unpin", "subtree:/a\nb\\"]).ok();
+    for (words, part) in [
+        (&["pin", "subtree:home", "1"][..], "path from the root"),
+        (&["mask", "subtree:home", "1"], "path from the root"),
+        (&["pin", "group:1", "5000"], "it must be 0 to 1023"),
+        (&["mask", "group:1", "0", "5000"], "it must be 0 to 1023"),
+        (&["set", "--tick", "1ms"], "it must be 100ms to 600s"),
+        (&["set", "--moves", "0"], "it must be 1 to 1000"),
+    ] {
+        let ended = run(words);
+        assert!(ended.code == 2 && ended.stderr.contains(part), "{ended:?}");
+    }
+    assert_eq!(run(&["show", "--json"]).json()["settings"]["pins"], json!([]));
 }
 
 #[test]

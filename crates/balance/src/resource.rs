@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use nacre_quantity::{Escaped, unescape};
 use serde::{Deserialize, Serialize};
 
 use crate::limit::RESOURCE_NAME_BYTES_MAX;
@@ -67,12 +68,12 @@ impl FromStr for Kind {
 pub struct ResourceId {
     /// The kind.
     pub kind: Kind,
-    /// The name.
+    /// The name: that of a subtree or a sequencer as it is printed, with escapes.
     pub name: Arc<str>,
 }
 
 impl ResourceId {
-    /// Creates the id of a resource.
+    /// Creates the id of a resource. What has no escapes in the name of a subtree or a sequencer, and needs them, gets them.
     ///
     /// # Errors
     /// A sentence, if the name is empty or too long.
@@ -80,6 +81,10 @@ impl ResourceId {
         if name.is_empty() {
             return Err("the name of a resource is empty".to_owned());
         }
+        let name = match kind {
+            Kind::Subtree | Kind::Sequencer => printed(name),
+            Kind::Group => name.to_owned(),
+        };
         if name.len() > RESOURCE_NAME_BYTES_MAX {
             let len = name.len();
             return Err(format!(
@@ -87,6 +92,14 @@ impl ResourceId {
             ));
         }
         Ok(Self { kind, name: name.into() })
+    }
+}
+
+/// Returns a name, which may be escaped already, as it is printed.
+fn printed(name: &str) -> String {
+    match unescape(name.as_bytes()) {
+        Ok(bytes) => Escaped(&bytes).to_string(),
+        Err(_) => Escaped::of(name).to_string(),
     }
 }
 
@@ -143,6 +156,15 @@ mod tests {
             assert_eq!(id.to_string(), text);
             let json = serde_json::to_string(&id).unwrap();
             assert_eq!(serde_json::from_str::<ResourceId>(&json).unwrap(), id);
+        }
+        // Names have one form, whoever wrote them.
+        for (text, printed) in [
+            ("subtree:/a\nb", "subtree:/a\\x0ab"),
+            ("subtree:/a\\x0ab", "subtree:/a\\x0ab"),
+            ("sequencer:a\\q", "sequencer:a\\\\q"),
+        ] {
+            assert_eq!(text.parse::<ResourceId>().unwrap().to_string(), printed);
+            assert_eq!(printed.parse::<ResourceId>().unwrap().to_string(), printed);
         }
         for text in ["orders", "lock:a", "sequencer:", "", ":"] {
             assert!(text.parse::<ResourceId>().is_err(), "{text}");

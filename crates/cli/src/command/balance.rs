@@ -2,6 +2,7 @@
 
 mod figure;
 mod shown;
+mod typed;
 
 use std::fs::File;
 use std::io::{BufReader, Read as _};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nacre_balance::limit::POLICY_BYTES_MAX;
+use nacre_balance::limit::{MOVES_PER_TICK_MAX, POLICY_BYTES_MAX, TICK_MAX, TICK_MIN};
 use nacre_balance::{
     BalanceError, Balancer, InForce, Ledger, Metrics, Migration, Mode, Participants, Pattern, Policy,
     Published, Registry, ResourceId, SHIPPED, Selector, Settings, Tick, Trace, participants, present,
@@ -38,8 +39,9 @@ of the paper. POLICY is a file if it contains a slash or ends with .lua, - for s
 that ships (\"nacre balance ls\").
 
 Resources are named KIND:NAME, such as sequencer:orders, subtree:/home or group:harbour; kinds are subtree, sequencer and group. \
-A subtree is a directory that \"nacre rank pin\" has given to a rank, with all sequencers below it, and is named by its path. A \
-group is named by its location, and for groups a rank is the number of a reflector, which \"nacre balance explain\" prints.";
+A subtree is a directory that \"nacre rank pin\" has given to a rank, with all sequencers below it, and is named by its path from \
+the root, typed as it is. A group is named by its location, and for groups a rank is the number of a reflector, which \"nacre \
+balance explain\" prints.";
 
 /// Balance load between metadata ranks, and between reflectors, by policies in Lua
 ///
@@ -91,21 +93,25 @@ enum Action {
     /// Keep a resource at a rank: it is moved there, and stays
     Pin {
         /// The resource
+        #[arg(value_parser = typed::resource())]
         resource: ResourceId,
         /// The rank
+        #[arg(value_parser = super::rank::number())]
         rank: u32,
     },
     /// Leave a resource to the policy again
     Unpin {
         /// The resource
+        #[arg(value_parser = typed::resource())]
         resource: ResourceId,
     },
     /// Limit the ranks that a resource may be moved to; without ranks, remove the limit
     Mask {
         /// The resource, or all of a kind, such as sequencer:*
+        #[arg(value_parser = typed::pattern())]
         resource: Pattern,
         /// The ranks
-        #[arg(value_name = "RANK")]
+        #[arg(value_name = "RANK", value_parser = super::rank::number())]
         ranks: Vec<u32>,
     },
     /// Simulate a policy on a trace, and print loads and moves over time
@@ -139,10 +145,10 @@ enum Action {
 #[derive(clap::Args, Debug)]
 struct SettingArgs {
     /// Time between two decisions [default: 10s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = tick)]
     tick: Option<Time>,
     /// Maximum number of moves away from one rank at a tick [default: 8]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = nacre_quantity::count_parser::<u32>(1..=u64::from(MOVES_PER_TICK_MAX)))]
     moves: Option<u32>,
     /// Choice of resources for a policy that names none: biggest, fewest or locality [default: biggest]
     #[arg(long, value_name = "SELECTOR")]
@@ -150,6 +156,15 @@ struct SettingArgs {
     /// How clients reach moved sequencers: client (redirected), proxy (forwarded) or proxy-half [default: client]
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
+}
+
+/// Parses the time between two decisions.
+fn tick(text: &str) -> Result<Time, String> {
+    let time: Time = text.parse()?;
+    match (TICK_MIN..=TICK_MAX).contains(&time.0) {
+        true => Ok(time),
+        false => Err(format!("it must be {TICK_MIN:?} to {TICK_MAX:?}")),
+    }
 }
 
 impl SettingArgs {

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nacre_balance::{
     Decision, InForce, Kind, MadeMove, Migration, Move, Past, Policy, Published, Settings, Simulated, Step,
 };
-use nacre_quantity::{Escaped, count};
+use nacre_quantity::{Escaped, count, unescape};
 use serde_json::{Value, json};
 
 use crate::command::log;
@@ -19,6 +19,13 @@ const COLUMNS_MAX: usize = 8;
 const GROUPS_SHOWN_MAX: usize = 10;
 /// The number of moves of one tick that are printed as lines.
 const MOVES_SHOWN_MAX: usize = 20;
+
+/// Returns a resource, or all of a kind, as it is printed. Names of subtrees and sequencers have escapes already, and get no others.
+fn shown(resource: &impl ToString) -> String {
+    let text = resource.to_string();
+    let bytes = unescape(text.as_bytes()).unwrap_or_else(|_| text.into_bytes());
+    Escaped(&bytes).to_string()
+}
 
 fn settings_json(settings: &Settings) -> Value {
     json!({
@@ -58,11 +65,11 @@ pub fn print_in_force(in_force: &InForce) -> Result<(), Failure> {
     line("selector", settings.selector.name())?;
     line("mode", settings.mode.name())?;
     for (id, rank) in &settings.pins {
-        line("pin", &format!("{} at rank {rank}", Escaped::of(&id.to_string())))?;
+        line("pin", &format!("{} at rank {rank}", shown(id)))?;
     }
     for (id, ranks) in &settings.masks {
         let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
-        line("mask", &format!("{} to ranks {} only", Escaped::of(&id.to_string()), ranks.join(", ")))?;
+        line("mask", &format!("{} to ranks {} only", shown(id), ranks.join(", ")))?;
     }
     Ok(())
 }
@@ -114,7 +121,7 @@ pub fn print_moves(session: &Context, moves: &[MadeMove]) -> Result<(), Failure>
         let holder = made.id.kind.holder();
         table.row([
             log::time(*at_ms),
-            Escaped::of(&made.id.to_string()).to_string(),
+            shown(&made.id),
             format!("{:.1}", made.load),
             format!("{holder} {}", made.from),
             format!("{holder} {}", made.to),
@@ -145,8 +152,8 @@ pub fn migration_text(migration: &Migration) -> String {
         Kind::Group => ("member", "members"),
     };
     let left = members.map_or(String::new(), |members| format!(", {} left", count(members, one, many)));
-    let (id, from, to) = (id.to_string(), Escaped::of(from), Escaped::of(to));
-    format!("{} from {from} to {to}: {} for {seconds} s{left}", Escaped::of(&id), phase.name())
+    let (id, from, to) = (shown(id), Escaped::of(from), Escaped::of(to));
+    format!("{id} from {from} to {to}: {} for {seconds} s{left}", phase.name())
 }
 
 fn move_json(made: &Move) -> Value {
