@@ -25,7 +25,8 @@ fn positions_policies_and_names() {
     assert_eq!(run(&["policy", "log", "quota=1000/50ms"]).text(), "");
     assert_eq!(run(&["policy", "log"]).text(), "quota=1000/50ms");
     // The script need not be there yet. The name of one is short.
-    assert_eq!(run(&["policy", "log", "lua=mine"]).text(), "");
+    let noted = run(&["policy", "log", "lua=mine"]);
+    assert!(noted.code == 0 && noted.stderr.contains("no entry \"mine\" yet"), "{noted:?}");
     assert_eq!(run(&["policy", "log"]).text(), "lua=mine");
     let script = "mine=function on_request(state) return 5000 end";
     server.run(["map", "set", "policies", script]).ok();

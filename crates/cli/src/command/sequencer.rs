@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use nacre::ErrorKind;
 use nacre::fs::{READ, WRITE};
 use nacre::sequencer::{Policy, Sequencer, Shown};
+use nacre::{ErrorKind, Key};
 use nacre_quantity::{Escaped, unescape};
 use serde_json::{Map, Value, json};
 
@@ -27,6 +27,8 @@ Positions begin at 0, and none is handed out twice. After a crash, some may be s
 A name that begins with a slash is a path in the namespace (\"nacre fs\"), taken as it is, whose permissions apply: \"next\" \
 and changing the policy need write permission, everything else read permission.";
 
+/// The map with the scripts of policies.
+const SCRIPTS: &str = "policies";
 /// The number of names that are asked for at once.
 const PAGE: usize = 1000;
 
@@ -158,11 +160,15 @@ async fn open(store: &nacre::Store, word: &OsStr, wanted: u32) -> Result<Sequenc
 async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<(), Failure> {
     match action {
         Action::Create { name, policy } if is_path(&name) => {
-            typed::create_sequencer(store, &name, policy).await
+            typed::create_sequencer(store, &name, policy).await?;
+            note_missing_script(store, policy).await;
+            Ok(())
         }
         Action::Create { name, policy } => {
             let created = named(store, &name).await?.create(policy).await;
-            created.map_err(|error| failed("create", shown(&name), error))
+            created.map_err(|error| failed("create", shown(&name), error))?;
+            note_missing_script(store, policy).await;
+            Ok(())
         }
         Action::Next { name, count } => {
             let sequencer = open(store, &name, WRITE).await?;
@@ -189,13 +195,16 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
                     let set = sequencer.set_policy(policy).await;
                     set.map_err(|error| failed("change the policy of", path, error))?;
                 }
+                note_missing_script(store, policy).await;
                 return Ok(());
             }
             let sequencer = open(store, &name, if policy.is_some() { WRITE } else { READ }).await?;
             match policy {
                 Some(policy) => {
                     let set = sequencer.set_policy(policy).await;
-                    set.map_err(|error| failed("change the policy of", shown(&name), error))
+                    set.map_err(|error| failed("change the policy of", shown(&name), error))?;
+                    note_missing_script(store, policy).await;
+                    Ok(())
                 }
                 None => {
                     let looked = sequencer.look().await;
@@ -218,6 +227,20 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
             }
             Ok(())
         }
+    }
+}
+
+/// Says so on standard error if the script of a policy that was set is not there yet: until it is, nobody is asked for it.
+async fn note_missing_script(store: &nacre::Store, policy: Policy) {
+    let Policy::Lua(name) = policy else { return };
+    let (Ok(map), Ok(entry)) = (store.map(SCRIPTS), Key::new(name.as_str().to_owned())) else { return };
+    // The policy is set, whether the map can be read or not.
+    if let Ok((None, _)) = map.get(&entry).await {
+        output::complain(&format!(
+            "nacre: map \"{SCRIPTS}\" has no entry \"{}\" yet; \"nacre map set {SCRIPTS} {}=SCRIPT\" makes one",
+            name.as_str(),
+            name.as_str()
+        ));
     }
 }
 
