@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::reflect::until;
-use harness::{PATIENCE, Server, file, folder, signal_process};
+use harness::{PATIENCE, Server, file, folder, program, run_with, signal_process};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -121,6 +121,19 @@ fn a_sequencer_moves_by_command_while_it_is_used() {
     assert!(!all.contains(&next));
     let listed = keeper.run(["rank", "ls"]).text();
     assert_eq!(listed.lines().count(), 3, "{listed}");
+    // The rank that is away is named, and not a server that was asked instead of it. A store that stands still names none.
+    let begun = Instant::now();
+    loop {
+        let mut command = program();
+        command.args(["--store", &format!("{store}?repeat_timeout=500ms"), "fail", "0"]);
+        let ended = run_with(command, b"");
+        assert_eq!(ended.code, 1, "{ended:?}");
+        if ended.stderr.contains("metadata rank 0 does not answer") {
+            assert!(ended.stderr.contains("/first") && ended.stderr.contains("--meta-rank"), "{ended:?}");
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{ended:?}");
+    }
     let third = rank(folder.path(), "third", &store, "1");
     let begun = Instant::now();
     while keeper.run(["fail", "1"]).code != 0 {

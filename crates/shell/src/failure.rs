@@ -155,6 +155,11 @@ impl From<StoreError> for Failure {
             ErrorKind::Unavailable if error.message.contains("failed to lookup address") => {
                 "check the name of the host in --store"
             }
+            ErrorKind::Unavailable
+                if error.message.contains("metadata rank ") && error.message.contains(" does not answer") =>
+            {
+                "start its daemon again, or another one with the same --meta-rank"
+            }
             ErrorKind::Unavailable if ONLY_BY_FLAG.load(Ordering::Relaxed) => {
                 "start that server first, or name another store with --store"
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nacre_object::{ErrorKind, ObjectId, StoreError};
+use nacre_object::{ErrorKind, Escaped, ObjectId, StoreError};
 use nacre_rpc::client::{Call as Submitted, Greeted, Greeter, Greeting, Link, Request};
 use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
@@ -13,7 +13,7 @@ use super::sequencer::State;
 use super::{Inner, Ranks, Route};
 use crate::load::RankLoad;
 use crate::place::RankNumber;
-use crate::role::record;
+use crate::role::{authority, record};
 use crate::service::{Call, Reply};
 use crate::wire::{self, Attach, Introduction, META};
 
@@ -250,7 +250,7 @@ impl<'a> RetryBudget<'a> {
                 Err(StoreError::new(ErrorKind::Closed, "the session with the metadata rank has ended"))
             }
             None if Instant::now() < until => Ok(None),
-            None => Err(self.unavailable(inner)),
+            None => Err(self.unavailable(inner).await),
         }
     }
 
@@ -264,7 +264,7 @@ impl<'a> RetryBudget<'a> {
         let until = *self.until.get_or_insert_with(|| Instant::now() + inner.options.patience);
         self.why = Some(why);
         if Instant::now() >= until {
-            return Err(self.unavailable(inner));
+            return Err(self.unavailable(inner).await);
         }
         inner.leave(number);
         let mut routes = inner.route.subscribe();
@@ -302,11 +302,31 @@ impl<'a> RetryBudget<'a> {
         Ok(())
     }
 
-    fn unavailable(&self, inner: &Inner) -> StoreError {
-        self.why.clone().or_else(|| inner.error.lock().clone()).unwrap_or_else(|| {
+    /// Returns why there is no answer. While the store can be asked, that names the daemon that the rank had last.
+    async fn unavailable(&self, inner: &Inner) -> StoreError {
+        let why = self.why.clone().or_else(|| inner.error.lock().clone()).unwrap_or_else(|| {
             let text = format!("metadata rank {} has not answered in time", inner.rank);
             StoreError::new(ErrorKind::Unavailable, text)
-        })
+        });
+        // A server that has no rank at all says nothing about the one that is away.
+        if !matches!(why.kind, ErrorKind::Unavailable | ErrorKind::Unsupported) {
+            return why;
+        }
+        let read = authority::read(&*self.ranks.options.store, inner.rank);
+        match inner.timeout(Instant::now() + DOUBT, read).await {
+            Some(Ok(Some(last))) => {
+                let text = format!("metadata rank {} does not answer", inner.rank);
+                // What was said last may be about the daemon of another rank.
+                if last.addresses.iter().any(|address| why.message.contains(address)) {
+                    return why.context(text);
+                }
+                let (name, addresses) = (Escaped::of(&last.name), last.addresses.join(", "));
+                let at = if addresses.is_empty() { "" } else { " at " };
+                let text = format!("{text}; its last daemon was \"{name}\"{at}{}", Escaped::of(&addresses));
+                StoreError::new(ErrorKind::Unavailable, text)
+            }
+            _ => why,
+        }
     }
 }
 
