@@ -442,7 +442,7 @@ fn a_subtree_whose_move_is_cut_short_at_either_end_gets_there_all_the_same() {
     until_one_is_left("rank 1", "rank 0");
     zero.kill();
     signal_process(&holder.0, Signal::CONT);
-    let _zero = start("zero-at-last", "0", LONG);
+    let _zero = start("zero-at-last", "0", "1s");
     wait_for_ranks(&keeper, 2);
     until_all_are_at(0);
 
