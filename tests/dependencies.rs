@@ -45,7 +45,7 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("crates/cli/src/command/tour.rs", &[]),
     ("crates/cli/src/command/watchdog.rs", &[]),
     ("crates/logstore/examples/scale.rs", &[]),
-    ("crates/logstore/tests/damage.rs", &["mount", "umount"]),
+    ("crates/logstore/tests/damage/device.rs", &["mount", "umount"]),
     ("crates/logstore/tests/dead_end.rs", &[]),
     ("crates/logstore/tests/memory.rs", &[]),
     ("crates/mpi/tests/common/mod.rs", &["mpirun.mpich", "mpirun.openmpi"]),
@@ -74,6 +74,7 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("tests/lock_history.rs", &[]),
     ("tests/mount.rs", &["git", "sqlite3", "tar"]),
     ("tests/package.rs", &["dpkg-shlibdeps", "rpmbuild"]),
+    ("tests/ranks.rs", &[]),
     ("tests/reflect_game.rs", &[]),
     ("tests/remove.rs", &[]),
 ];
