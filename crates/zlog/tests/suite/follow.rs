@@ -89,28 +89,24 @@ async fn a_follower_asks_all_objects_once_before_it_waits_and_one_when_an_entry_
         }
         Fate::Done
     });
-    // Also where one read of positions does not concern all objects.
-    for unit in [2, 2000] {
-        let name = format!("log of unit {unit}");
-        let directory = Directory::new(store.clone()).unwrap();
-        directory.create(&name, Shape { width: 3, unit }).await.unwrap();
-        let log = Log::open(store.clone(), &name, Options::default()).await.unwrap();
-        let mut follower = log.follow(0, FollowOptions::default());
-        // A follower does not know yet that it is at the end.
-        assert!(timeout(Duration::from_millis(100), follower.next()).await.is_err());
-        for number in 0..12 {
-            let mut waits = Box::pin(follower.next());
-            requests.store(0, Ordering::Relaxed);
-            assert!(timeout(Duration::from_millis(100), &mut waits).await.is_err());
-            let asked = requests.swap(0, Ordering::Relaxed);
-            let entry = Entry::new(vec![number; 4096]);
-            log.append(entry.clone()).await.unwrap();
-            let position = u64::from(number);
-            assert_eq!(timeout(FOREVER, waits).await.unwrap(), Ok(Followed::Entry { position, entry }));
-            // At first it goes on with what the call before was dropped in, and does not know how long entries are.
-            if number > 0 {
-                assert_eq!((asked, requests.load(Ordering::Relaxed)), (3, 1), "entry {number}, {name}");
-            }
+    let directory = Directory::new(store.clone()).unwrap();
+    directory.create("log", Shape { width: 3, unit: 2 }).await.unwrap();
+    let log = Log::open(store.clone(), "log", Options::default()).await.unwrap();
+    let mut follower = log.follow(0, FollowOptions::default());
+    // A follower does not know yet that it is at the end.
+    assert!(timeout(Duration::from_millis(100), follower.next()).await.is_err());
+    for number in 0..12 {
+        let mut waits = Box::pin(follower.next());
+        requests.store(0, Ordering::Relaxed);
+        assert!(timeout(Duration::from_millis(100), &mut waits).await.is_err());
+        let asked = requests.swap(0, Ordering::Relaxed);
+        let entry = Entry::new(vec![number; 4096]);
+        log.append(entry.clone()).await.unwrap();
+        let position = u64::from(number);
+        assert_eq!(timeout(FOREVER, waits).await.unwrap(), Ok(Followed::Entry { position, entry }));
+        // At first it goes on with what the call before was dropped in, and does not know how long entries are.
+        if number > 0 {
+            assert_eq!((asked, requests.load(Ordering::Relaxed)), (3, 1), "entry {number}");
         }
     }
 }
