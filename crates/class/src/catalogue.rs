@@ -49,7 +49,7 @@ pub struct Class {
     pub bounds: Bounds,
     /// A number that no other class of this process has, by which machines know what they have compiled.
     id: u64,
-    /// What the functions of the text do with variables that are not their own, once it was asked for.
+    /// The uses that the functions of the text make of variables that are not their own, once asked for.
     names: OnceLock<Option<SharedNames>>,
 }
 

@@ -96,12 +96,12 @@ impl Drop for Balancing {
     }
 }
 
-/// What a resource stands for.
+/// The meaning of a resource: a sequencer, or the sequencers of a subtree.
 #[derive(Clone)]
 enum Known {
     /// The sequencer in an object.
     Sequencer(ObjectId),
-    /// What the rank has of a subtree.
+    /// The sequencers of a subtree that the rank has.
     Subtree(Subtree),
 }
 

@@ -158,7 +158,7 @@ pub(crate) struct Results {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) simulated: Vec<Simulated>,
     pub(crate) targets: Targets,
-    /// What was left out, and why.
+    /// The parts that were left out, with the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) left_out: Option<&'static str>,
     /// The load average of the machine when the study began.

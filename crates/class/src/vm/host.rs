@@ -65,7 +65,7 @@ pub(crate) struct Host {
     output_max: Cell<usize>,
     /// Compiled classes, by their numbers.
     compiled: RefCell<HashMap<u64, Compiled>>,
-    /// How often anything of the call was looked at or changed, or an error was caught.
+    /// The number of times that anything of the call was looked at or changed, or an error was caught.
     touches: Cell<u64>,
 }
 

@@ -30,7 +30,7 @@ const DEPTH_MAX: usize = 64;
 /// The name of the variable that holds the environment.
 const ENVIRONMENT: &[u8] = b"_ENV";
 
-/// What a machine has of a class.
+/// The state of a class in a machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Compiled {
     /// The function that the text is: a reference into the registry, as below.
@@ -38,7 +38,7 @@ pub(super) struct Compiled {
     pub kept: Kept,
 }
 
-/// What is kept of the environment in which a class's text has run.
+/// The state of the environment in which a class's text has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// Nothing yet.
@@ -136,7 +136,7 @@ fn stays(stack: &Stack<'_>, class: &Class) -> bool {
 struct Walk<'w, 's> {
     stack: &'w Stack<'s>,
     names: &'w SharedNames,
-    /// What Lua knows of where the functions of the class come from.
+    /// The source that Lua names for the functions of the class.
     source: String,
     environment: usize,
     /// The functions and tables that were looked at, by their addresses: nothing moves, and nothing is collected.

@@ -39,7 +39,7 @@ pub fn unmounted(source: BorrowedFd<'_>, crossing: bool) -> HashSet<Identity> {
     absent.filter_map(|path| bare(&path)).collect()
 }
 
-/// What is mounted, and what of that may be looked at.
+/// The mount points, and those of them that may be looked at.
 struct Mounts {
     /// Where something is mounted.
     points: HashMap<PathBuf, Point>,

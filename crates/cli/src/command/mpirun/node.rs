@@ -70,7 +70,7 @@ impl Task {
     }
 }
 
-/// What a process on a node reports.
+/// The report of a process on a node.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Report {
