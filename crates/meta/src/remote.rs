@@ -34,6 +34,8 @@ const BACKOFF_MAX: Duration = Duration::from_millis(50);
 /// The longest time for which a daemon may say nothing at all: less than the default time after which a standby takes over, so that
 /// clients look for it by then.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
+/// The time between two looks whether a standby has taken over, while a daemon does not answer a request to be bound.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The settings of a session.
 #[derive(Clone, derive_more::Debug)]
@@ -310,8 +312,35 @@ impl Inner {
         self.moved.notify_one();
     }
 
-    /// Returns the addresses at which the rank may be, those that are most likely first.
-    async fn candidates(&self, hint: &[String]) -> Vec<Address> {
+    /// Returns whether nobody has found a binding to be of no use any more.
+    fn is_usable(&self, route: &Route) -> bool {
+        route.number > self.useless.load(Ordering::Relaxed)
+    }
+
+    /// Waits until a binding is of no use any more.
+    async fn until_left(&self, number: u64) {
+        while self.useless.load(Ordering::Relaxed) < number {
+            self.moved.notified().await;
+        }
+    }
+
+    /// Waits until the store names a daemon of another epoch than this one: a standby has taken over.
+    async fn until_taken_over(&self, epoch: Option<u64>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            // A store that does not answer names nobody.
+            let read = crate::role::authority::read(&*self.options.store, self.rank).await;
+            if let Ok(Some(seen)) = read
+                && Some(seen.epoch) != epoch
+            {
+                return;
+            }
+        }
+    }
+
+    /// Returns the addresses at which the rank may be, those that are most likely first, and the epoch of the daemon that the
+    /// store names.
+    async fn candidates(&self, hint: &[String]) -> (Vec<Address>, Option<u64>) {
         let mut seen = HashSet::new();
         let mut found: Vec<Address> = Vec::new();
         let mut add = |address: Address| {
@@ -321,9 +350,11 @@ impl Inner {
         };
         let read = crate::role::authority::read(&*self.options.store, self.rank);
         let read = tokio::time::timeout(Duration::from_secs(1), read).await;
-        let known = read.ok().and_then(Result::ok).flatten().map_or_else(Vec::new, |seen| seen.addresses);
+        let named = read.ok().and_then(Result::ok).flatten();
+        let epoch = named.as_ref().map(|named| named.epoch);
+        let known = named.map_or_else(Vec::new, |named| named.addresses);
         known.iter().chain(hint).filter_map(|address| address.parse().ok()).for_each(&mut add);
         self.options.addresses.iter().cloned().for_each(&mut add);
-        found
+        (found, epoch)
     }
 }

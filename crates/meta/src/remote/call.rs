@@ -233,8 +233,12 @@ impl<'a> RetryBudget<'a> {
 
     /// Returns the present binding of a session, once there is one; `None` if there is none within a time.
     async fn bound(&mut self, inner: &Inner, within: Option<Duration>) -> Result<Option<Route>, StoreError> {
-        if let Some(route) = &*inner.route.borrow() {
-            return Ok(Some(route.clone()));
+        // The background may not have taken in yet that a binding was left. A call over it would wait for a connection to the
+        // daemon that has just been found not to answer.
+        let usable = |route: &Option<Route>| route.clone().filter(|route| inner.is_usable(route));
+        let present = usable(&inner.route.borrow());
+        if present.is_some() {
+            return Ok(present);
         }
         let mut routes = inner.route.subscribe();
         let since = self.asked.max(*inner.unbound_since.lock());
@@ -242,8 +246,8 @@ impl<'a> RetryBudget<'a> {
         let part = within.map_or(until, |within| until.min(Instant::now() + within));
         // The clock of this wait is that of the session's own runtime: the caller may have none.
         let over = || inner.over.load(Ordering::SeqCst);
-        let found = inner.timeout(part, routes.wait_for(|route| route.is_some() || over())).await;
-        let route = found.and_then(Result::ok).and_then(|route| route.clone());
+        let found = inner.timeout(part, routes.wait_for(|route| usable(route).is_some() || over())).await;
+        let route = found.and_then(Result::ok).and_then(|route| usable(&route));
         match route {
             Some(route) => Ok(Some(route)),
             None if over() => {

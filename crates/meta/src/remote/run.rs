@@ -19,7 +19,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// The time that the end of a session may take.
 const END_MAX: Duration = Duration::from_secs(1);
-/// The time that a daemon has for answering a request to be bound.
+/// The time that a daemon has for answering a request to be bound, as long as no standby takes over from it.
 const ATTACH_MAX: Duration = Duration::from_secs(2);
 
 /// The time that a rank has for renewing a lease before it is looked for anew.
@@ -94,7 +94,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
             let_go(&inner, &mut lease);
         }
         let bound = tokio::select! {
-            bound = bind(&inner, &mut links, &hint, left.as_ref()) => bound,
+            bound = bind(&inner, &mut links, &hint, left.as_ref(), ATTACH_MAX) => bound,
             acknowledge = &mut ended => break acknowledge.ok(),
             // What is held is given up in time, whether the rank answers or not.
             () = lease.over() => continue,
@@ -160,25 +160,35 @@ fn let_go(inner: &Inner, lease: &mut Lease) {
 
 type Bound = (Route, Subscription<AttachRequest>, wire::Attached, Duration);
 
-/// Binds the session to a connection to the rank, and says what it holds. The daemon that was left is asked last.
+/// Binds the session to a connection to the rank, and says what it holds. The daemon that was left is asked last. One that does
+/// not answer is waited for until a standby has taken over from it, and `attach_max` at most.
 async fn bind(
     inner: &Arc<Inner>,
     links: &mut Links,
     hint: &[String],
     left: Option<&Address>,
+    attach_max: Duration,
 ) -> Result<Bound, Lost> {
     let mut last = None;
-    let mut candidates = inner.candidates(hint).await;
+    let (mut candidates, epoch) = inner.candidates(hint).await;
     candidates.sort_by_key(|address| Some(address) == left);
     for address in candidates {
         let link = links.get(inner, &address);
         let session = inner.number.load(Ordering::Relaxed);
         let sent = clock::now();
         let request = AttachRequest { session, inner: inner.clone() };
-        let started = tokio::time::timeout(ATTACH_MAX, Subscription::start(link.clone(), request)).await;
         let late = || {
             let text = format!("the daemon at {address} does not answer");
             nacre_object::StoreError::new(nacre_object::ErrorKind::Unavailable, text)
+        };
+        let started = Subscription::start(link.clone(), request);
+        let started = tokio::select! {
+            started = tokio::time::timeout(attach_max, started) => started,
+            // Who has taken over is not among those that are still to be asked.
+            () = inner.until_taken_over(epoch) => {
+                links.discard(&link);
+                return Err(Lost::Moved(Vec::new(), late()));
+            }
         };
         let refused = match started.unwrap_or_else(|_| Err(late())) {
             Ok((frame, Some(subscription))) if frame.kind == wire::ATTACHED => {
@@ -245,9 +255,6 @@ async fn serve_session(
 ) -> Ending {
     let mut renew_at = clock::now() + lease.renew;
     loop {
-        if inner.useless.load(Ordering::Relaxed) >= route.number {
-            return Ending::Moved(Vec::new());
-        }
         tokio::select! {
             event = subscription.next() => match event {
                 Some(Ok(Event::Pushed(payload))) => {
@@ -261,30 +268,38 @@ async fn serve_session(
                 // Bound anew, it is told again what it missed.
                 Some(Ok(Event::Missed(_)) | Err(_)) | None => return Ending::Moved(Vec::new()),
             },
-            () = inner.moved.notified() => {}
+            () = inner.until_left(route.number) => return Ending::Moved(Vec::new()),
             acknowledge = &mut *ended => return Ending::Ended(acknowledge.ok()),
             () = lease.over() => return Ending::Lapsed,
             () = tokio::time::sleep(renew_at.saturating_sub(clock::now())) => {
                 let sent = clock::now();
-                let renewed = tokio::time::timeout(RENEWED_MAX.min(length / 4), call::exchange(&route.link, BareRequest(wire::RENEW)));
-                let renewed = tokio::select! {
-                    renewed = renewed => renewed,
-                    () = lease.over() => return Ending::Lapsed,
-                };
-                match renewed {
-                    Ok(Ok(frame)) if frame.kind == wire::DONE => {
-                        lease.renewed(sent, length);
-                        renew_at = sent + lease.renew;
-                    }
-                    Ok(Ok(frame)) if frame.kind == wire::LAPSED => return Ending::Lapsed,
-                    Ok(Ok(frame)) => return match call::refusal(&route.link, &frame) {
-                        Lost::Moved(addresses, _) => Ending::Moved(addresses),
-                        Lost::Failed(_) => Ending::Moved(Vec::new()),
-                    },
-                    Ok(Err(_)) | Err(_) => return Ending::Moved(Vec::new()),
+                if let Some(ending) = renew(inner, route, lease, RENEWED_MAX.min(length / 4)).await {
+                    return ending;
                 }
+                lease.renewed(sent, length);
+                renew_at = sent + lease.renew;
             }
         }
+    }
+}
+
+/// Asks the rank, for some time, to renew the lease. Returns why the binding is over if it does not.
+async fn renew(inner: &Inner, route: &Route, lease: &Lease, within: Duration) -> Option<Ending> {
+    let asked = call::exchange(&route.link, BareRequest(wire::RENEW));
+    let renewed = tokio::select! {
+        renewed = tokio::time::timeout(within, asked) => renewed,
+        () = lease.over() => return Some(Ending::Lapsed),
+        // Calls wait for another binding meanwhile.
+        () = inner.until_left(route.number) => return Some(Ending::Moved(Vec::new())),
+    };
+    match renewed {
+        Ok(Ok(frame)) if frame.kind == wire::DONE => None,
+        Ok(Ok(frame)) if frame.kind == wire::LAPSED => Some(Ending::Lapsed),
+        Ok(Ok(frame)) => Some(match call::refusal(&route.link, &frame) {
+            Lost::Moved(addresses, _) => Ending::Moved(addresses),
+            Lost::Failed(_) => Ending::Moved(Vec::new()),
+        }),
+        Ok(Err(_)) | Err(_) => Some(Ending::Moved(Vec::new())),
     }
 }
 
@@ -297,4 +312,92 @@ async fn farewell(inner: &Inner) {
     }
     // A rank that does not answer lets the lease lapse.
     let _ = tokio::time::timeout(END_MAX, call::exchange(&route.link, BareRequest(wire::END))).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_object::testkit::MemoryStore;
+    use nacre_object::{ObjectStore, Transaction, WriteOp};
+    use nacre_rpc::client::LinkOptions;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::remote::{Session, SessionOptions};
+    use crate::role::authority::{self, Authority};
+
+    /// A time that no test waits for.
+    const LONG: Duration = Duration::from_secs(3600);
+    /// The time after which something that should happen counts as not happening.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Writes down which daemon has the authority of rank 0.
+    async fn name(store: &MemoryStore, epoch: u64, address: &str) {
+        let (name, addresses) = ("a daemon".to_owned(), vec![address.to_owned()]);
+        let named = Authority { epoch, name, addresses, ..Authority::default() };
+        let write = WriteOp::SetKey { key: "authority".parse().unwrap(), value: named.encode() };
+        store.apply(&authority::object(0).unwrap(), Transaction::new().change(write)).await.unwrap();
+    }
+
+    /// Returns a session with rank 0 whose background has ended.
+    async fn inner(store: &Arc<MemoryStore>) -> Arc<Inner> {
+        let options = SessionOptions {
+            store: store.clone(),
+            rank: 0,
+            addresses: Vec::new(),
+            link: LinkOptions { connect_timeout: LONG, ..LinkOptions::default() },
+            patience: LONG,
+        };
+        let session = Session::begin(options).unwrap();
+        let inner = session.ranks.rank(0).unwrap();
+        session.end().await;
+        inner
+    }
+
+    /// Returns a daemon that says nothing, although connections to it are accepted, as if it were stopped; and its address.
+    async fn silent() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (listener, address)
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_says_nothing_is_waited_for_until_a_standby_has_taken_over() {
+        let store = Arc::new(MemoryStore::new());
+        let inner = inner(&store).await;
+        let (listener, address) = silent().await;
+        name(&store, 1, &address).await;
+        let mut links = Links::default();
+        let taken_over = async {
+            // It is known by now which daemon the store names.
+            let connection = listener.accept().await.unwrap();
+            name(&store, 2, &address).await;
+            connection
+        };
+        let bound = tokio::time::timeout(PATIENCE, async {
+            tokio::join!(bind(&inner, &mut links, &[], None, LONG), taken_over).0
+        });
+        let refused = bound.await.expect("it waits for the daemon that says nothing").err();
+        assert!(matches!(refused, Some(Lost::Moved(..))), "{refused:?}");
+        assert!(links.0.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_binding_that_calls_have_left_is_over_while_it_is_renewed() {
+        let inner = inner(&Arc::new(MemoryStore::new())).await;
+        let (listener, address) = silent().await;
+        let link = || inner.link(address.parse().unwrap(), inner.host.clone());
+        let route = Route { rank: 0, link: link(), round_trips: link(), number: 1 };
+        let lease = Lease { until: None, renew: LONG };
+        let left = async {
+            // The renewal is under way.
+            let connection = listener.accept().await.unwrap();
+            inner.leave(1);
+            connection
+        };
+        let renewed = tokio::time::timeout(PATIENCE, async {
+            tokio::join!(renew(&inner, &route, &lease, LONG), left).0
+        });
+        let ending = renewed.await.expect("it waits for the daemon that says nothing");
+        assert!(matches!(ending, Some(Ending::Moved(_))));
+    }
 }

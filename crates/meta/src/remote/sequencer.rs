@@ -589,6 +589,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_binding_that_was_left_is_not_used_again() {
+        let session = session(Duration::from_secs(3600));
+        let sequencer = session.sequencer(&"log".parse().unwrap());
+        let inner = session.ranks.rank(0).unwrap();
+        let route = |number| Some(Route { rank: 0, link: link(), round_trips: link(), number });
+        inner.route.send_replace(route(1));
+        let mut budget = RetryBudget::new(&session.ranks);
+        assert_eq!(budget.route(&sequencer.state).await.unwrap().route.number, 1);
+        // The background takes that in only later.
+        inner.leave(1);
+        let mut next = std::pin::pin!(budget.route(&sequencer.state));
+        assert!(futures::poll!(next.as_mut()).is_pending());
+        inner.route.send_replace(route(2));
+        assert_eq!(next.await.unwrap().route.number, 2);
+    }
+
+    #[tokio::test]
     async fn what_was_asked_back_before_does_not_end_a_later_grant() {
         let session = session(Duration::ZERO);
         let sequencer = session.sequencer(&"log".parse().unwrap());
