@@ -29,6 +29,10 @@ and changing the policy need write permission, everything else read permission."
 
 /// The map with the scripts of policies.
 const SCRIPTS: &str = "policies";
+/// The most positions that one command takes: as many as a rank hands out in a row.
+pub const COUNT_MAX: u64 = 1 << 40;
+/// The number of positions that are taken before they are printed.
+const BATCH: u64 = 1000;
 /// The number of names that are asked for at once.
 const PAGE: usize = 1000;
 
@@ -53,12 +57,16 @@ enum Action {
         #[arg(long, value_name = "POLICY", default_value = "best-effort")]
         policy: Policy,
     },
-    /// Take and print the next position, or several in a row, one per line
+    /// Take and print the next position, or several, one per line
+    ///
+    /// Up to 1000 positions are in a row. More of them are taken 1000 at a time, once those before are printed, so others may take
+    /// positions in between; if the command is interrupted, at most 1000 are taken and not printed. With --json, all are in a row,
+    /// and taken at once.
     Next {
         /// The sequencer
         name: OsString,
         /// Number of positions
-        #[arg(short = 'n', long, value_name = "COUNT", default_value = "1", value_parser = nacre_quantity::count_parser::<u64>(1..=u64::MAX))]
+        #[arg(short = 'n', long, value_name = "COUNT", default_value = "1", value_parser = nacre_quantity::count_parser::<u64>(1..=COUNT_MAX))]
         count: u64,
     },
     /// Print the tail, the next position
@@ -172,15 +180,8 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
         }
         Action::Next { name, count } => {
             let sequencer = open(store, &name, WRITE).await?;
-            let first = sequencer.next_many_by_rank(count).await;
-            let first = first.map_err(|error| failed("take a position of", shown(&name), error))?;
-            if session.json {
-                return Ok(output::line(&json!({ "first": first, "count": count }).to_string())?);
-            }
-            for position in first..first + count {
-                output::line(&position.to_string())?;
-            }
-            Ok(())
+            let failed = |error| failed("take a position of", shown(&name), error);
+            print_next(&sequencer, count, session.json, failed).await
         }
         Action::Read { name } => {
             let tail = open(store, &name, READ).await?.read().await;
@@ -228,6 +229,30 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
             Ok(())
         }
     }
+}
+
+/// Takes positions and prints them. A signal ends the program, and with it the taking: so few are taken ahead of those that are
+/// printed.
+pub async fn print_next(
+    sequencer: &Sequencer,
+    count: u64,
+    json: bool,
+    failed: impl Fn(nacre::Error) -> Failure,
+) -> Result<(), Failure> {
+    if json {
+        let first = sequencer.next_many_by_rank(count).await.map_err(&failed)?;
+        return Ok(output::line(&json!({ "first": first, "count": count }).to_string())?);
+    }
+    let mut left = count;
+    while left > 0 {
+        let batch = left.min(BATCH);
+        let first = sequencer.next_many_by_rank(batch).await.map_err(&failed)?;
+        for position in first..first + batch {
+            output::line(&position.to_string())?;
+        }
+        left -= batch;
+    }
+    Ok(())
 }
 
 /// Says so on standard error if the script of a policy that was set is not there yet: until it is, nobody is asked for it.

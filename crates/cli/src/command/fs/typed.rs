@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::{Path, Tree, failure, masked};
 use crate::command::class;
+use crate::command::sequencer::{COUNT_MAX, print_next};
 use crate::failure::Failure;
 use crate::name;
 use crate::output;
@@ -161,17 +162,10 @@ async fn call_sequencer(
         "next" => {
             let count: u64 =
                 if text.is_empty() { Ok(1) } else { text.parse() }.map_err(|_| usage("a count"))?;
-            if count == 0 {
-                return Err(usage("a count"));
+            if !(1..=COUNT_MAX).contains(&count) {
+                return Err(usage(&format!("a count of 1 to {COUNT_MAX}")));
             }
-            let first = sequencer.next_many_by_rank(count).await.map_err(failed)?;
-            if tree.json {
-                return Ok(output::line(&json!({ "first": first, "count": count }).to_string())?);
-            }
-            for position in first..first + count {
-                output::line(&position.to_string())?;
-            }
-            Ok(())
+            print_next(&sequencer, count, tree.json, failed).await
         }
         "read" => {
             let tail = sequencer.read().await.map_err(failed)?;
