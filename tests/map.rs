@@ -3,7 +3,7 @@
 
 mod harness;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::sync::mpsc;
 
@@ -105,27 +105,33 @@ fn a_map_in_a_folder_and_at_a_server_is_the_same() {
     assert_eq!(map(&server.uri, &["ls"], "").text().lines().count(), 2);
 }
 
-/// A running `nacre map watch --json`, and its lines.
+/// A running `nacre map watch --json`, its lines, and what it says on standard error.
 struct Watcher {
     child: std::process::Child,
     lines: mpsc::Receiver<String>,
+    said: mpsc::Receiver<String>,
+}
+
+/// Returns the lines of an output as they come.
+fn lines(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    lines
 }
 
 impl Watcher {
     fn start(uri: &str) -> Watcher {
         let mut command = program();
         command.args(["--store", uri, "--json", "map", "watch", "m", "--since", "0"]);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
-        let (sender, lines) = mpsc::channel();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Watcher { child, lines }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (printed, said) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
+        Watcher { child, lines: printed, said }
     }
 
     #[track_caller]
@@ -133,12 +139,38 @@ impl Watcher {
         let line = self.lines.recv_timeout(PATIENCE).expect("an epoch does not come");
         serde_json::from_str(&line).unwrap()
     }
+
+    /// Waits until it has said that the store is away, or back, which it says by turns.
+    #[track_caller]
+    fn says(&self, part: &str) {
+        let line = self.said.recv_timeout(PATIENCE).expect("it says nothing");
+        assert!(line.starts_with("nacre: the store is ") && line.contains(part), "{line}");
+    }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_server_that_is_away_is_said_to_be_so() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = harness::file(&folder.path().join("store"));
+    let mut server = Server::listen(&address, &store, &[]);
+    map(&address, &["set", "m", "a=1"], "").ok();
+    let watcher = Watcher::start(&address);
+    assert_eq!(watcher.next()["epoch"], 1);
+    for epoch in 2..4 {
+        server.kill();
+        watcher.says("away");
+        server = Server::listen(&address, &store, &[]);
+        watcher.says("back");
+        map(&address, &["set", "m", &format!("a={epoch}")], "").ok();
+        assert_eq!(watcher.next()["epoch"], epoch);
     }
 }
 

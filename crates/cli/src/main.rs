@@ -8,6 +8,7 @@ mod complete;
 mod configuration;
 mod manual;
 mod name;
+mod presence;
 mod session;
 
 use std::process::ExitCode;

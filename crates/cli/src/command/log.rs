@@ -1,5 +1,6 @@
 //! `nacre log`: the cluster log, the few lines that matter from all servers.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::session::Context;
-use crate::{arguments, output};
+use crate::{arguments, output, presence};
 
 /// The time between two looks at a store that cannot be watched.
 const POLL: Duration = Duration::from_secs(1);
@@ -24,7 +25,7 @@ pub struct Args {
     /// Print the last COUNT lines
     #[arg(short = 'n', long, value_name = "COUNT", default_value = "50", value_parser = arguments::count)]
     count: usize,
-    /// Keep printing new lines as they come, until Ctrl-C
+    /// Keep printing new lines as they come, until Ctrl-C; a server that is away is waited for
     #[arg(short, long)]
     follow: bool,
 }
@@ -46,10 +47,13 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     let mut follower = log.follow(reached, POLL);
+    let mut reports = pin!(presence::report(async || log.last(1).await.map(drop)));
     loop {
         let lines = tokio::select! {
             lines = follower.next() => lines?,
             () = signals.next() => return Ok(()),
+            // They never end.
+            () = &mut reports => return Ok(()),
         };
         for line in &lines {
             if line.number > reached + 1 {

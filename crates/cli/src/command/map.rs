@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::pin::pin;
 
 use bytes::Bytes;
 use nacre::map::{
@@ -22,7 +23,7 @@ use crate::failure::{Failure, Refused as Guard};
 use crate::output::{self, Array, Table};
 use crate::quantity::parse_size;
 use crate::session::Context;
-use crate::{arguments, name};
+use crate::{arguments, name, presence};
 
 /// View, change and watch maps: small named state that all programs agree on
 ///
@@ -71,7 +72,8 @@ enum Action {
     },
     /// Watch a map: print every epoch in order, until Ctrl-C
     ///
-    /// Begins with the whole current map, which is printed again if missed epochs are no longer kept.
+    /// Begins with the whole current map, which is printed again if missed epochs are no longer kept. A server that is away is
+    /// waited for, which is said on standard error.
     Watch {
         /// The map
         map: String,
@@ -424,10 +426,13 @@ async fn watch(
     let mut signals = Signals::catch()?;
     let mut follower = map.follow(Default::default());
     let mut since = since;
+    let mut reports = pin!(presence::report(async || map.header().await.map(drop)));
     while left > 0 {
         let followed = tokio::select! {
             followed = follower.next() => followed?,
             () = signals.next() => return Ok(()),
+            // They never end.
+            () = &mut reports => return Ok(()),
         };
         match (followed, since.take()) {
             (Followed::Epoch(record), _) => {
