@@ -79,7 +79,13 @@ fn pins_and_masks_are_kept() {
     let folder = folder();
     let store = harness::file(&folder.path().join("store"));
     let run = |words: &[&str]| balance(&store, words, "");
-    assert!(run(&["pin", "sequencer:orders", "2"]).text().contains("sequencer:orders at rank 2"));
+    // What is pinned may come later.
+    let pin = |resource: &str, rank: &str, shown: &str, noted: &str| {
+        let ended = run(&["pin", resource, rank]);
+        let text = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.code == 0 && text.contains(shown) && ended.stderr.contains(noted), "{ended:?}");
+    };
+    pin("sequencer:orders", "2", "sequencer:orders at rank 2", "pinned, but there is no such sequencer yet");
     run(&["mask", "sequencer:*", "1", "2"]).ok();
     run(&["mask", "subtree:/tmp", "0"]).ok();
     run(&["mask", "subtree:/tmp"]).ok();
@@ -97,7 +103,12 @@ fn pins_and_masks_are_kept() {
         assert!(ended.code == 2 && ended.stderr.contains(part), "{ended:?}");
     }
     // A path is typed as it is, and printed with escapes, once.
-    assert!(run(&["pin", "subtree:/a\nb\\", "1"]).text().contains("subtree:/a\\x0ab\\\\ at rank 1"));
+    pin(
+        "subtree:/a\nb\\",
+        "1",
+        "subtree:/a\\x0ab\\\\ at rank 1",
+        "pinned, but there is no such directory yet",
+    );
     let settings = run(&["show", "--json"]).json()["settings"].clone();
     assert_eq!(settings["pins"], json!([{ "resource": "subtree:/a\\x0ab\\\\", "rank": 1 }]));
     run(&["unpin", "subtree:/a\nb\\"]).ok();
@@ -113,6 +124,44 @@ fn pins_and_masks_are_kept() {
         assert!(ended.code == 2 && ended.stderr.contains(part), "{ended:?}");
     }
     assert_eq!(run(&["show", "--json"]).json()["settings"]["pins"], json!([]));
+}
+
+#[test]
+fn a_pin_says_what_is_missing_of_its_resource() {
+    let server = Server::in_memory();
+    let noted = |resource: &str| {
+        let ended = balance(&server.uri, &["pin", resource, "0"], "");
+        assert_eq!(ended.code, 0, "{ended:?}");
+        ended.stderr
+    };
+    for (resource, part) in [
+        ("sequencer:log", "no such sequencer yet"),
+        ("sequencer:/jobs/log", "no such sequencer yet"),
+        ("subtree:/jobs", "no such directory yet"),
+        ("group:harbour", "no such location yet"),
+    ] {
+        let said = noted(resource);
+        assert!(
+            said.starts_with(&format!("nacre: {resource} is pinned, but")) && said.contains(part),
+            "{said}"
+        );
+    }
+    server.run(["sequencer", "create", "log"]).ok();
+    server.run(["fs", "mkdir", "/jobs"]).ok();
+    server.run(["sequencer", "create", "/jobs/log"]).ok();
+    let mut command = program();
+    command.args(["reflect", "move", "harbour", "--to", "5@192.0.2.1:7400", "--store", &server.uri]);
+    run_with(command, b"").text();
+    // A path is that of a subtree, and no name of a sequencer.
+    let inode = server.run(["fs", "stat", "/jobs/log", "--json"]).json()[0]["inode"].as_u64().unwrap();
+    let (said, object) = (noted("sequencer:/jobs/log"), format!("sequencer:nacre/fs/s/{inode:016x}"));
+    assert!(said.contains(&object), "{said}");
+    let said = noted("subtree:/jobs");
+    assert!(said.contains("no subtree yet; \"nacre rank pin /jobs RANK\""), "{said}");
+    server.run(["rank", "pin", "/jobs", "0"]).ok();
+    for resource in ["sequencer:log", &object, "subtree:/jobs", "group:harbour"] {
+        assert_eq!(noted(resource), "");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `nacre balance`: policies that balance load between ranks are put into force, tried and explained.
 
 mod figure;
+mod missing;
 mod shown;
 mod typed;
 
@@ -91,6 +92,8 @@ enum Action {
     /// Stop balancing; pins and other settings are kept
     Off,
     /// Keep a resource at a rank: it is moved there, and stays
+    ///
+    /// The resource may come later. As long as there is none, the command says so.
     Pin {
         /// The resource
         #[arg(value_parser = typed::resource())]
@@ -221,13 +224,16 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             let pin = |settings: &mut Settings| {
                 settings.pins.insert(resource.clone(), rank);
             };
-            change(session, pin).await
+            let store = session.open_to_fill()?;
+            change(session, store.clone(), pin).await?;
+            missing::note(&store, &resource).await;
+            Ok(())
         }
         Action::Unpin { resource } => {
             let unpin = |settings: &mut Settings| {
                 settings.pins.remove(&resource);
             };
-            change(session, unpin).await
+            change(session, session.open_to_fill()?, unpin).await
         }
         Action::Mask { resource, ranks } => {
             let mask = |settings: &mut Settings| {
@@ -236,7 +242,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
                     false => settings.masks.insert(resource.clone(), ranks.clone()),
                 };
             };
-            change(session, mask).await
+            change(session, session.open_to_fill()?, mask).await
         }
         Action::Simulate { trace, ranks, policy, settings, figure } => {
             run_simulation(session, &trace, ranks, &policy, &settings, figure)
@@ -314,7 +320,8 @@ async fn set(
                 "name a policy, or settings to change; \"nacre balance ls\" lists the policies that ship";
             return Err(Failure::Usage(text.to_owned()));
         }
-        return change(session, |known| *known = settings.apply(std::mem::take(known))).await;
+        let apply = |known: &mut Settings| *known = settings.apply(std::mem::take(known));
+        return change(session, session.open_to_fill()?, apply).await;
     };
     let (name, text) = policy_text(&policy, name)?;
     let registry = registry(session.open_to_fill()?)?;
@@ -336,8 +343,12 @@ async fn set(
 }
 
 /// Changes settings, and prints what is in force then.
-async fn change(session: &Context, change: impl Fn(&mut Settings)) -> Result<(), Failure> {
-    let (registry, author) = (registry(session.open_to_fill()?)?, default_author());
+async fn change(
+    session: &Context,
+    store: nacre::Store,
+    change: impl Fn(&mut Settings),
+) -> Result<(), Failure> {
+    let (registry, author) = (registry(store)?, default_author());
     let changed = registry.change(&author, |mut known| {
         change(&mut known.settings);
         Ok(known)

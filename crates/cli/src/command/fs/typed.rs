@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 
 use bytes::Bytes;
-use nacre::fs::{Attributes, CallError, Creation, Error, Ino, InodeKind, Listed, READ, SEQUENCER, WRITE};
+use nacre::fs::{
+    Attributes, CallError, Creation, Error, Ino, InodeKind, Listed, READ, RankOptions, SEQUENCER, WRITE,
+};
 use nacre::sequencer::{Policy, Sequencer};
 use nacre_quantity::Escaped;
 use serde_json::json;
@@ -265,6 +267,22 @@ pub async fn pinned_directory(store: &nacre::Store, path: &OsStr, attempted: &st
     tree.rank.access(&tree.user, found.ino, WRITE).await.map_err(failed)?;
     tree.close().await;
     Ok(found.ino)
+}
+
+/// Returns what is at a path of the namespace, as the user of this process sees it; `None` if nothing is.
+pub async fn look(store: &nacre::Store, path: &[u8]) -> Result<Option<Attributes>, Error> {
+    let user = super::caller();
+    let rank = match store.rank(RankOptions { owner: user.clone(), ..RankOptions::default() }).await {
+        Ok(rank) => rank,
+        // There is no namespace.
+        Err(Error::NotFound) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match rank.resolve(&user, path, true).await {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::NotFound | Error::NotDirectory) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes a sequencer at a path of the namespace.
