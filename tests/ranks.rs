@@ -3,6 +3,7 @@
 mod harness;
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -316,7 +317,8 @@ fn a_busy_subtree_goes_to_another_rank_as_a_whole_while_it_is_used() {
     assert!(objects(&listed[1]).is_superset(&objects_at(&keeper, &[late])), "{listed:?}");
 }
 
-/// The variable with the store of a holder, the inode of its sequencer, and the file that it makes once it caches that.
+/// The variable with the store of a holder, the inode of its sequencer, the file that it makes once it caches that, and, if it is
+/// to take positions from then on, the file into which it writes them.
 const HOLDER: &str = "NACRE_TEST_HOLDER";
 
 /// Caches a sequencer, in a process that another test starts; otherwise does nothing.
@@ -333,7 +335,15 @@ fn a_holder_of_a_sequencer() {
             // A rank may not answer in time on a busy machine.
             let _ = sequencer.next().await;
         }
+        let mut positions = words.get(3).map(|path| std::fs::File::create(path).unwrap());
         std::fs::write(words[2], "").unwrap();
+        while let Some(positions) = &mut positions {
+            // Its lease may be over, and its rank may be another one by now.
+            if let Ok(position) = sequencer.next().await {
+                writeln!(positions, "{position}").unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         std::future::pending::<()>().await;
     });
 }
@@ -343,10 +353,12 @@ struct Holder(Child);
 
 impl Holder {
     #[track_caller]
-    fn start(store: &str, inode: u64, ready: &Path) -> Holder {
+    fn start(store: &str, inode: u64, ready: &Path, positions: Option<&Path>) -> Holder {
+        let files = [Some(ready), positions].into_iter().flatten();
+        let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "a_holder_of_a_sequencer", "--nocapture"])
-            .env(HOLDER, format!("{store} {inode} {}", ready.display()))
+            .env(HOLDER, format!("{store} {inode} {}", files.join(" ")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -424,7 +436,7 @@ fn a_subtree_gets_to_a_rank_that_is_killed_and_started_again_meanwhile() {
     };
 
     // The rank that gets it is killed, while the one that it leaves waits for the holder.
-    let holder = Holder::start(&store, held, &folder.path().join("ready"));
+    let holder = Holder::start(&store, held, &folder.path().join("ready"), None);
     keeper.run(["balance", "pin", "subtree:/jobs", "1"]).ok();
     until_one_is_left("rank 0", "rank 1");
     one.kill();
@@ -436,4 +448,80 @@ fn a_subtree_gets_to_a_rank_that_is_killed_and_started_again_meanwhile() {
     // What somebody has moved out of it by hand belongs to it all the same.
     keeper.run(["rank", "move", "/jobs/b", "0"]).ok();
     until_all_are_at(1);
+}
+
+#[test]
+fn a_subtree_leaves_a_rank_that_is_killed_meanwhile_once_a_holder_s_lease_is_over() {
+    // On a machine that stands still for as long as the lease, it is over before the rank is killed.
+    assert!(
+        (0..3).any(|_| leaves_a_rank_that_is_killed()),
+        "the holder has lost its lease too early each time"
+    );
+}
+
+/// Kills the rank that a subtree leaves while it waits for a holder that stands still, and checks that the subtree gets to the other
+/// one without a position that is taken twice. Returns false if the rank had waited long enough before.
+fn leaves_a_rank_that_is_killed() -> bool {
+    let folder = folder();
+    let (keeper, store) = keeper(folder.path());
+    keeper.run(["balance", "set", "--tick", "1s"]).ok();
+    let start = |name: &str, number: &str| {
+        let address = format!("unix:{}", folder.path().join(name).display());
+        // Long enough for the rank to be killed before, and short enough for the next one to be waited for.
+        let flags = ["--roles", "store,meta", "--meta-rank", number, "--meta-lease", "20s"];
+        Server::listen(&address, &store, &flags)
+    };
+    let (zero, _one) = (start("zero", "0"), start("one", "1"));
+    wait_for_ranks(&keeper, 2);
+    keeper.run(["fs", "mkdir", "/jobs"]).ok();
+    let paths = ["a", "b", "c"].map(|name| format!("/jobs/{name}"));
+    paths.iter().for_each(|path| drop(keeper.run(["sequencer", "create", path]).ok()));
+    let (all, held, mut last) = (objects_at(&keeper, &paths), inode(&keeper, &paths[0]), [None; 3]);
+    take_each(&keeper, &paths, &mut last);
+    let mut taken: BTreeSet<u64> = last[0].into_iter().collect();
+    keeper.run(["rank", "pin", "/jobs", "0"]).ok();
+    keeper.run_with(["balance", "set", "-", "--name", "idle"], b"return {}").ok();
+    let positions = folder.path().join("positions");
+    let holder = Holder::start(&store, held, &folder.path().join("ready"), Some(&positions));
+    keeper.run(["balance", "pin", "subtree:/jobs", "1"]).ok();
+    let waits = until("one sequencer is left, or none", || {
+        let shown = keeper.run(["balance", "show", "--json"]).json();
+        let waits = shown["migrations"]
+            .as_array()?
+            .iter()
+            .any(|one| one["resource"] == "subtree:/jobs" && one["phase"] == "moving" && one["members"] == 1);
+        let moves = keeper.run(["balance", "history", "--moves", "--json"]).json();
+        let is_over = !moves.as_array()?.is_empty();
+        (waits || is_over).then_some(waits && !is_over)
+    });
+    if !waits {
+        return false;
+    }
+    zero.kill();
+    let _zero = start("zero-again", "0");
+    wait_for_ranks(&keeper, 2);
+    // The holder says nothing still. It may use what it was lent until its lease is over.
+    until("all are at one rank", || {
+        take_each(&keeper, &paths, &mut last);
+        taken.extend(last[0]);
+        let listed = wait_for_ranks(&keeper, 2);
+        (objects(&listed[1]) == all && objects(&listed[0]).is_empty()).then_some(())
+    });
+    let listed = wait_for_ranks(&keeper, 2);
+    assert_eq!(listed[1]["pinned_inodes"], json!([inode(&keeper, "/jobs")]));
+    signal_process(&holder.0, Signal::CONT);
+    let by_holder = until("the holder takes positions again", || {
+        let text = std::fs::read_to_string(&positions).unwrap();
+        // The last line may be the beginning of one.
+        let (lines, _) = text.rsplit_once('\n')?;
+        let by_holder: Vec<u64> = lines.lines().map(|line| line.parse().unwrap()).collect();
+        (by_holder.last().copied() > last[0]).then_some(by_holder)
+    });
+    assert!(
+        by_holder.windows(2).all(|two| two[0] < two[1]),
+        "the holder's positions went back: {by_holder:?}"
+    );
+    let twice: Vec<&u64> = by_holder.iter().filter(|position| taken.contains(*position)).collect();
+    assert!(twice.is_empty(), "positions that were taken twice: {twice:?}");
+    true
 }
