@@ -2,9 +2,9 @@
 //! positions while the metadata rank that hands them out loses its authority.
 //!
 //! A store in a process of its own, an active daemon and two that stand by in front of it, and a client process for each sequencer.
-//! The active daemon is killed, ended, stopped, cut off from the store, or hands over. Measured are the positions over time, the
-//! longest pause of each client, and the rates before and after. Every position is kept as a bit: none may come twice, and those that
-//! nobody got are counted. Beside it a cluster of etcd with three members loses its leader.
+//! The active daemon is killed, ended, stopped, cut off from the store, hands over, or is left alone. Measured are the positions over
+//! time, the longest pause of each client, and the rates before and after. Every position is kept as a bit: none may come twice, and
+//! those that nobody got are counted. Beside it a cluster of etcd with three members loses its leader.
 
 mod client;
 mod figures;
@@ -226,6 +226,7 @@ impl Deployed {
     async fn act(&mut self, point: &Point) -> Result<(), BenchError> {
         let away = Duration::from_millis(point.after_ms / 2);
         match point.event {
+            Event::Nothing => Ok(()),
             Event::Kill => self.active.kill().await,
             Event::HandOver => Ok(self.store.fail_rank(0).await?),
             Event::Terminate => self.active.signal(Signal::TERM),
@@ -316,7 +317,7 @@ async fn run_crew(
         pauses: record.pauses,
         bins: record.bins,
     });
-    Ok(Measurement::of(at_ms, sequencers.collect()))
+    Ok(Measurement::of(point.event, at_ms, sequencers.collect()))
 }
 
 #[cfg(test)]
@@ -330,7 +331,7 @@ mod tests {
         let points = args.points();
         assert_eq!(points.len(), Event::ALL.len() + 1);
         assert_eq!((points[0].event, points[0].before_ms, points[0].sequencers), (Event::Kill, 60_000, 2));
-        assert_eq!((points[5].system, points[5].clients, points[5].sequencers), (System::Etcd, 4, 1));
+        assert_eq!((points[6].system, points[6].clients, points[6].sequencers), (System::Etcd, 4, 1));
         let args: Args = parse(&["--event", "stop,hand-over,stop", "--before", "2s"]).unwrap();
         let points: Vec<(Event, u64)> =
             args.points().iter().map(|point| (point.event, point.before_ms)).collect();

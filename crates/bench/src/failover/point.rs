@@ -39,12 +39,14 @@ pub enum Event {
     Stop,
     /// The daemon is cut off from the store, but not from its clients, and joined again later
     Partition,
+    /// Nothing happens: how much rates and pauses differ anyway
+    Nothing,
 }
 
 impl Event {
     /// All events, in the order in which they are measured.
-    pub(super) const ALL: [Event; 5] =
-        [Event::Kill, Event::HandOver, Event::Terminate, Event::Stop, Event::Partition];
+    pub(super) const ALL: [Event; 6] =
+        [Event::Kill, Event::HandOver, Event::Terminate, Event::Stop, Event::Partition, Event::Nothing];
 
     /// Returns its name, as in the command line.
     pub(super) fn name(self) -> &'static str {
@@ -54,6 +56,7 @@ impl Event {
             Event::Terminate => "terminate",
             Event::Stop => "stop",
             Event::Partition => "partition",
+            Event::Nothing => "nothing",
         }
     }
 
@@ -119,10 +122,14 @@ pub(crate) struct Measurement {
 
 impl Measurement {
     /// Sums up what the clients of each sequencer saw of an event at a time.
-    pub(super) fn of(at_ms: f64, sequencers: Vec<SequencerRecord>) -> Self {
+    pub(super) fn of(event: Event, at_ms: f64, sequencers: Vec<SequencerRecord>) -> Self {
         let pauses = || sequencers.iter().flat_map(|sequencer| &sequencer.pauses);
         let pause_ms = pauses().map(|pause| pause.ms).fold(0.0, f64::max);
-        let resumed_ms = pauses().map(|pause| pause.from_ms + pause.ms).fold(at_ms, f64::max);
+        let resumed_ms = match event {
+            // The longest pause may be at any time.
+            Event::Nothing => at_ms,
+            _ => pauses().map(|pause| pause.from_ms + pause.ms).fold(at_ms, f64::max),
+        };
         let intervals = sequencers.iter().map(|sequencer| sequencer.bins.len()).min().unwrap_or(0);
         // Intervals that an end of a phase is in belong to none.
         let event = ((at_ms / BIN_MS as f64) as usize).min(intervals);
@@ -189,7 +196,8 @@ impl report::Results for Results {
                 (&series.point, series.spread(|one| one.pause_ms));
             let after = series.spread(Measurement::after_percent);
             let longest = format!("{label}: longest pause of a client, in all repetitions");
-            if *system != System::Nacre {
+            // Neither a peer nor a run without an event has a target to keep.
+            if *system != System::Nacre || *event == Event::Nothing {
                 targets.open(longest, pause_ms.max, Unit::Milliseconds);
                 targets.open("  positions/s after it ÷ before it, median", after.median, Unit::Percent);
                 continue;
@@ -258,7 +266,8 @@ mod tests {
             bins: bins.clone(),
         };
         let pause = Pause { from_ms: 999.0, ms: 501.0 };
-        let measured = Measurement::of(1000.0, vec![record(pause), record(Pause { ms: 400.0, ..pause })]);
+        let measured =
+            Measurement::of(Event::Kill, 1000.0, vec![record(pause), record(Pause { ms: 400.0, ..pause })]);
         assert_eq!(
             (measured.pause_ms, measured.positions, measured.lost, measured.gaps),
             (501.0, 7600, 14, 2)
@@ -267,7 +276,11 @@ mod tests {
         assert_eq!(measured.after_per_second, 2.0 * 1800.0);
         assert_eq!(measured.after_percent(), 90.0);
         // Clients that never went on have no rate.
-        let over = Measurement::of(1000.0, vec![record(Pause { from_ms: 999.0, ms: 1501.0 })]);
+        let over = Measurement::of(Event::Kill, 1000.0, vec![record(Pause { from_ms: 999.0, ms: 1501.0 })]);
         assert_eq!(over.after_per_second, 0.0);
+        // Where nothing happens, a pause says nothing of the time up to it: 500 ms without, and 1,000 ms with positions.
+        let nothing =
+            Measurement::of(Event::Nothing, 1000.0, vec![record(Pause { from_ms: 1900.0, ms: 20.0 })]);
+        assert_eq!(nothing.after_per_second, 1800.0 / 1.45);
     }
 }

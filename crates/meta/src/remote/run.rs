@@ -132,8 +132,9 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                 };
                 *inner.error.lock() = Some(why);
                 hint = addresses;
+                // Programs that lost the same rank must not all come back at the same moment.
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
+                    () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))) => {}
                     acknowledge = &mut ended => break acknowledge.ok(),
                 }
                 pause = (pause * 2).min(PAUSE_MAX);
