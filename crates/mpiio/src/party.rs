@@ -53,32 +53,47 @@ pub fn wait() -> Result<Duration, String> {
     })
 }
 
+/// Begins a call, and waits until it is complete, but no longer than something allows it. Returns whether it is complete.
+///
+/// MPI libraries spin where they wait. Where there are more processes than processors, that keeps these from whoever is waited for, such as
+/// a rank that writes, or a lock server. So this gives its processor to others.
+///
+/// # Safety
+///
+/// The call writes a request where it is told to if it succeeds, and what it uses is left to it until it is complete.
+unsafe fn wait_for(
+    begin: impl FnOnce(*mut MPI_Request) -> c_int,
+    mut goes_on: impl FnMut() -> bool,
+) -> Result<bool, Failure> {
+    let mut request = MaybeUninit::uninit();
+    result(begin(request.as_mut_ptr()))?;
+    // SAFETY: the call succeeded, so the request is written.
+    let mut request = unsafe { request.assume_init() };
+    while !mpi::test(&mut request).map_err(Failure::NotReported)? {
+        if !goes_on() {
+            return Ok(false);
+        }
+        std::thread::yield_now();
+    }
+    Ok(true)
+}
+
 /// Returns whether all processes of a communicator come here. Those that do not have this library never do, and must not be waited for.
 fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
     // A wrong one is an error of the atomic mode, which all of them have to hear of.
     let wait = wait().unwrap_or(Duration::from_secs(WAIT_SECONDS));
-    let mut request = MaybeUninit::uninit();
-    // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be
-    // cancelled.
-    unsafe {
-        result(mpi_sys::PMPI_Ibarrier(communicator, request.as_mut_ptr()))?;
-        let mut request = request.assume_init();
-        let (mut looked, mut waited) = (Instant::now(), Duration::ZERO);
-        loop {
-            if mpi::test(&mut request).map_err(Failure::NotReported)? {
-                return Ok(true);
-            }
-            if waited > wait {
-                return Ok(false);
-            }
-            std::thread::yield_now();
-            // Time in which this process stood still does not count: the whole job may have been suspended, and a process that gives up
-            // is missed for ever by those that do not.
-            let now = Instant::now();
-            waited += now.duration_since(looked).min(STEP_MAX);
-            looked = now;
-        }
-    }
+    let (mut looked, mut waited) = (Instant::now(), Duration::ZERO);
+    let goes_on = || {
+        // Time in which this process stood still does not count: the whole job may have been suspended, and a process that gives up
+        // is missed for ever by those that do not.
+        let now = Instant::now();
+        waited += now.duration_since(looked).min(STEP_MAX);
+        looked = now;
+        waited <= wait
+    };
+    // SAFETY: the call writes its request, and uses no memory of ours. If it does not complete, it is left as it is: a collective call cannot
+    // be cancelled.
+    unsafe { wait_for(|request| mpi_sys::PMPI_Ibarrier(communicator, request), goes_on) }
 }
 
 /// The processes that opened a file together, in a communicator of this library's own. Not freed when it is dropped, because that
@@ -157,10 +172,12 @@ impl Party {
         let Ok(length) = c_int::try_from(bytes.len()) else {
             return Err(Failure::NotReported(Code(error_class_io())));
         };
-        // SAFETY: the buffer has as many bytes as is said.
-        result(unsafe {
-            mpi_sys::PMPI_Bcast(bytes.as_mut_ptr().cast(), length, byte(), 0, self.communicator)
-        })
+        let (buffer, communicator) = (bytes.as_mut_ptr().cast(), self.communicator);
+        // SAFETY: the call writes its request. The buffer has as many bytes as is said, and is borrowed until the call is complete.
+        let begin =
+            |request| unsafe { mpi_sys::PMPI_Ibcast(buffer, length, byte(), 0, communicator, request) };
+        // SAFETY: as above.
+        unsafe { wait_for(begin, || true) }.map(drop)
     }
 
     /// Returns whether each process succeeded, as all of them say.
@@ -184,8 +201,10 @@ impl Party {
 
     /// Waits until all are here.
     pub fn meet(&self) -> Result<(), Failure> {
-        // SAFETY: the call takes no memory of ours.
-        result(unsafe { mpi_sys::PMPI_Barrier(self.communicator) })
+        // SAFETY: the call writes its request.
+        let begin = |request| unsafe { mpi_sys::PMPI_Ibarrier(self.communicator, request) };
+        // SAFETY: the call uses no memory of ours.
+        unsafe { wait_for(begin, || true) }.map(drop)
     }
 
     /// Sends bytes to each process, and receives some from each, of the lengths that the others send. Collective.
