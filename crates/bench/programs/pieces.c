@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
         int reads = step % 2;
         char *memory = (char *)(reads ? found : mine);
         if (reads) memset(found, 0, (size_t)bytes * calls);
-        MPI_Barrier(MPI_COMM_WORLD);
+        meet(MPI_COMM_WORLD);
         double begun = MPI_Wtime();
         for (int call = 0; call < calls; call++) {
             MPI_Offset offset = (MPI_Offset)call * bytes;
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
             if (done != bytes) fail(argv[2], "not all bytes were moved");
         }
         times[reads] = MPI_Wtime() - begun;
-        MPI_Barrier(MPI_COMM_WORLD);
+        meet(MPI_COMM_WORLD);
     }
     long long wrong = 0, all = 0;
     for (size_t index = 0; index < (size_t)bytes * calls; index++) wrong += ((char *)mine)[index] != ((char *)found)[index];
