@@ -377,6 +377,12 @@ fn the_studies_of_atomic_mode_find_every_byte_where_it_has_to_be() {
         assert!(table.contains(words), "{words}: {table}");
     }
     assert!(folder.path().join("figure-12b.svg").is_file());
+    let table = study(&folder, "pieces --systems none,preloaded,datatype --pieces 64 --ranks 3 --calls 1");
+    for words in
+        ["single", "64 bytes together: datatype locks ÷ no atomic mode", "cost of the preloaded library"]
+    {
+        assert!(table.contains(words), "{words}: {table}");
+    }
 }
 
 #[test]
