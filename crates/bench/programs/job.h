@@ -84,6 +84,14 @@ static void meet(MPI_Comm communicator) {
     await(&request, MPI_STATUS_IGNORE);
 }
 
+/* Opens a file for all processes of a communicator, in atomic mode or not. */
+static MPI_File open_file(MPI_Comm communicator, const char *path, MPI_Info info, int atomic) {
+    MPI_File file;
+    check(MPI_File_open(communicator, path, MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file), "MPI_File_open");
+    if (atomic) check(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
+    return file;
+}
+
 /* Returns the word of 64 bits with this number that the file has to hold: splitmix64. */
 static uint64_t word(uint64_t seed, uint64_t number) {
     uint64_t bits = seed + (number + 1) * 0x9E3779B97F4A7C15u;

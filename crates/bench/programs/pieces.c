@@ -29,9 +29,7 @@ int main(int argc, char **argv) {
     MPI_Type_create_resized(vector, 0, (MPI_Aint)bytes * size, &type);
     MPI_Type_commit(&type);
     MPI_Info info = hints(argc - 8, argv + 8);
-    MPI_File file;
-    check(MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file), "MPI_File_open");
-    if (atomic) check(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
+    MPI_File file = open_file(MPI_COMM_WORLD, argv[1], info, atomic);
     if (!single)
         check(MPI_File_set_view(file, (MPI_Offset)rank * piece, MPI_BYTE, type, "native", MPI_INFO_NULL), "MPI_File_set_view");
 

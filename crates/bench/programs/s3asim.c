@@ -200,11 +200,8 @@ int main(int argc, char **argv) {
     MPI_Info info = hints(argc - 5, argv + 5);
     MPI_Comm workers;
     MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &workers);
-    MPI_File file;
-    if (rank > 0) {
-        check(MPI_File_open(workers, argv[1], MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file), "MPI_File_open");
-        if (atoi(argv[3])) check(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
-    }
+    MPI_File file = MPI_FILE_NULL;
+    if (rank > 0) file = open_file(workers, argv[1], info, atoi(argv[3]));
     meet(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
     struct work work = {0};

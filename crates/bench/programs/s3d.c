@@ -94,14 +94,11 @@ int main(int argc, char **argv) {
     }
 
     MPI_Info info = hints(argc - 9, argv + 9);
-    MPI_File file;
     char *own = allocate(strlen(path) + 16);
     sprintf(own, has_files ? "%s.%d" : "%s", path, rank);
     meet(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
-    MPI_Comm party = has_files ? MPI_COMM_SELF : MPI_COMM_WORLD;
-    check(MPI_File_open(party, own, MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file), "MPI_File_open");
-    if (atomic) check(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
+    MPI_File file = open_file(has_files ? MPI_COMM_SELF : MPI_COMM_WORLD, own, info, atomic);
     double opening = MPI_Wtime() - begun;
 
     long long written = 0;

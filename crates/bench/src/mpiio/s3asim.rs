@@ -19,8 +19,8 @@ use self::plan::{Plan, Shape};
 use super::arguments::SharedArgs;
 use super::check::wrong_bytes;
 use super::job::{Jobs, Mpi};
-use super::measure_groups;
 use super::system::{Subject, System};
+use super::{COMPARED_RANKS, measure_groups};
 use crate::kit::Spread;
 use crate::kit::figure::distinct;
 use crate::kit::machine::load_average;
@@ -75,9 +75,6 @@ impl Args {
         }
     }
 }
-
-/// The number of ranks with which atomic writes are to be faster than MPICH's own by half, as in the study of S3D.
-const COMPARED_RANKS: u32 = 4;
 
 /// A subject with a number of ranks, of which one is the master.
 #[derive(Clone, Debug, Serialize)]
@@ -239,8 +236,7 @@ impl Point {
 fn io_without_locks(series: &[Series], beside: &Point) -> Option<f64> {
     let is_it = |other: &&Series| {
         let Point { subject, ranks } = &other.point;
-        let is_without = matches!(subject.system, System::None | System::NoneUnsieved);
-        is_without && (subject.mpi, *ranks) == (beside.subject.mpi, beside.ranks)
+        subject.system.is_without_locks() && (subject.mpi, *ranks) == (beside.subject.mpi, beside.ranks)
     };
     series.iter().filter(is_it).map(|other| other.median(|one| one.io_s)).reduce(f64::min)
 }
