@@ -18,7 +18,13 @@ pub const fn name(text: &'static str) -> &'static CStr {
 /// Returns the address of a function; null if no library has it.
 pub fn look_up(name: &CStr) -> *mut c_void {
     // SAFETY: the name ends with a zero.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if address.is_null() {
+        // It is no error that the program is to find when it asks for its own.
+        // SAFETY: the text is not used.
+        unsafe { libc::dlerror() };
+    }
+    address
 }
 
 /// A function of the next library, looked up when it is first wanted.
