@@ -1,4 +1,4 @@
-/* The parts that the programs share: errors, hints, and the bytes that a file has to hold. */
+/* The parts that the programs share: errors, hints, waiting for other processes, and the bytes that a file has to hold. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -52,6 +52,44 @@ static MPI_Info hints(int count, char **pairs) {
         MPI_Info_set(info, pairs[index], value + 1);
     }
     return info;
+}
+
+/* The pause between two looks for what other processes do. */
+enum { PAUSE_NS = 50000 };
+
+static void pause_for(uint64_t ns) {
+    struct timespec rest = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    while (nanosleep(&rest, &rest)) {
+    }
+}
+
+/* Waits for a request. MPI libraries spin while they wait, which would take the processors from the ranks that write. From 12 ranks on
+ * the pauses become longer while nothing comes, so that all who wait together look no more often than those of a small job. */
+static void await(MPI_Request *request, MPI_Status *status) {
+    int ranks;
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    uint64_t pause = PAUSE_NS, pause_max = PAUSE_NS * (1 + (uint64_t)ranks * ranks / 128);
+    for (int is_done = 0;;) {
+        check(MPI_Test(request, &is_done, status), "MPI_Test");
+        if (is_done) return;
+        pause_for(pause);
+        pause = 2 * pause < pause_max ? 2 * pause : pause_max;
+    }
+}
+
+/* Waits until all processes of a communicator are here. What is collective behind it finds all of them, and need not spin for long. */
+static void meet(MPI_Comm communicator) {
+    MPI_Request request;
+    check(MPI_Ibarrier(communicator, &request), "MPI_Ibarrier");
+    await(&request, MPI_STATUS_IGNORE);
+}
+
+/* Opens a file for all processes of a communicator, in atomic mode or not. */
+static MPI_File open_file(MPI_Comm communicator, const char *path, MPI_Info info, int atomic) {
+    MPI_File file;
+    check(MPI_File_open(communicator, path, MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file), "MPI_File_open");
+    if (atomic) check(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
+    return file;
 }
 
 /* Returns the word of 64 bits with this number that the file has to hold: splitmix64. */

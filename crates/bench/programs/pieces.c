@@ -3,10 +3,10 @@
  *   pieces FILE CALL ATOMIC SEED PIECE PIECES CALLS [HINT=VALUE…]
  *   pieces --library
  *
- * CALL is "together" for collective calls and "alone" for independent ones. ATOMIC is 1 or 0. A piece has PIECE bytes, a multiple of 8; a call
- * is about PIECES of them, and each rank makes CALLS calls that write and as many that read. The file's words are those of its seed. Everything
- * is done twice, and the second time is measured. Rank 0 prints the times of the slowest rank as JSON, with the number of bytes that were read
- * wrong. */
+ * CALL is "together" for collective calls, "alone" for independent ones, and "single" for an independent call for each piece. ATOMIC is 1 or 0.
+ * A piece has PIECE bytes, a multiple of 8; a call is about PIECES of them, and each rank makes CALLS calls that write and as many that read;
+ * single ones are PIECES times as many. The file's words are those of its seed. Everything is done twice, and the second time is measured.
+ * Rank 0 prints the times of the slowest rank as JSON, with the number of bytes that were read wrong. */
 #include "job.h"
 
 int main(int argc, char **argv) {
@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (argc < 8) fail(argv[0], "too few arguments");
-    int together = !strcmp(argv[2], "together"), atomic = atoi(argv[3]);
+    int together = !strcmp(argv[2], "together"), single = !strcmp(argv[2], "single"), atomic = atoi(argv[3]);
     uint64_t seed = strtoull(argv[4], NULL, 10);
     int piece = atoi(argv[5]), pieces = atoi(argv[6]), calls = atoi(argv[7]), bytes = piece * pieces;
 
@@ -29,32 +29,32 @@ int main(int argc, char **argv) {
     MPI_Type_create_resized(vector, 0, (MPI_Aint)bytes * size, &type);
     MPI_Type_commit(&type);
     MPI_Info info = hints(argc - 8, argv + 8);
-    MPI_File file;
-    check(MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file), "MPI_File_open");
-    if (atomic) check(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
-    check(MPI_File_set_view(file, (MPI_Offset)rank * piece, MPI_BYTE, type, "native", MPI_INFO_NULL), "MPI_File_set_view");
+    MPI_File file = open_file(MPI_COMM_WORLD, argv[1], info, atomic);
+    if (!single)
+        check(MPI_File_set_view(file, (MPI_Offset)rank * piece, MPI_BYTE, type, "native", MPI_INFO_NULL), "MPI_File_set_view");
 
+    int each = single ? piece : bytes, times_each = single ? pieces * calls : calls;
     double times[2] = {0};
     for (int step = 0; step < 4; step++) {
         int reads = step % 2;
         char *memory = (char *)(reads ? found : mine);
         if (reads) memset(found, 0, (size_t)bytes * calls);
-        MPI_Barrier(MPI_COMM_WORLD);
+        meet(MPI_COMM_WORLD);
         double begun = MPI_Wtime();
-        for (int call = 0; call < calls; call++) {
-            MPI_Offset offset = (MPI_Offset)call * bytes;
-            void *part = memory + offset;
+        for (int call = 0; call < times_each; call++) {
+            void *part = memory + (size_t)call * each;
+            MPI_Offset offset = single ? ((MPI_Offset)call * size + rank) * piece : (MPI_Offset)call * bytes;
             MPI_Status status;
             int done = 0;
             if (reads)
-                check((together ? MPI_File_read_at_all : MPI_File_read_at)(file, offset, part, bytes, MPI_BYTE, &status), "reading");
+                check((together ? MPI_File_read_at_all : MPI_File_read_at)(file, offset, part, each, MPI_BYTE, &status), "reading");
             else
-                check((together ? MPI_File_write_at_all : MPI_File_write_at)(file, offset, part, bytes, MPI_BYTE, &status), "writing");
+                check((together ? MPI_File_write_at_all : MPI_File_write_at)(file, offset, part, each, MPI_BYTE, &status), "writing");
             MPI_Get_count(&status, MPI_BYTE, &done);
-            if (done != bytes) fail(argv[2], "not all bytes were moved");
+            if (done != each) fail(argv[2], "not all bytes were moved");
         }
         times[reads] = MPI_Wtime() - begun;
-        MPI_Barrier(MPI_COMM_WORLD);
+        meet(MPI_COMM_WORLD);
     }
     long long wrong = 0, all = 0;
     for (size_t index = 0; index < (size_t)bytes * calls; index++) wrong += ((char *)mine)[index] != ((char *)found)[index];

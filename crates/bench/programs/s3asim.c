@@ -41,21 +41,6 @@ static struct plan read_plan(const char *path) {
     return plan;
 }
 
-static void pause_for(uint64_t ns) {
-    struct timespec rest = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    while (nanosleep(&rest, &rest)) {
-    }
-}
-
-/* Waits for a message. MPI libraries spin while they wait, which would take the processors from the workers that write. */
-static void await(MPI_Request *request, MPI_Status *status) {
-    for (int is_done = 0;;) {
-        check(MPI_Test(request, &is_done, status), "MPI_Test");
-        if (is_done) return;
-        pause_for(50000);
-    }
-}
-
 static void receive(uint64_t *words, size_t words_max, int source, MPI_Status *status) {
     MPI_Request request;
     check(MPI_Irecv(words, (int)words_max, MPI_UINT64_T, source, TAG, MPI_COMM_WORLD, &request), "MPI_Irecv");
@@ -132,8 +117,8 @@ struct work {
     double viewing, writing, syncing;
 };
 
-/* Writes results, given as offsets and lengths in ascending order. */
-static void write_results(MPI_File file, const uint64_t *results, uint64_t count, uint64_t seed, struct work *work) {
+/* Writes results, given as offsets and lengths in ascending order, when all workers are about to do so. */
+static void write_results(MPI_File file, MPI_Comm workers, const uint64_t *results, uint64_t count, uint64_t seed, struct work *work) {
     int *lengths = allocate(sizeof *lengths * count);
     MPI_Aint *offsets = allocate(sizeof *offsets * count);
     uint64_t bytes = 0;
@@ -148,6 +133,7 @@ static void write_results(MPI_File file, const uint64_t *results, uint64_t count
             *end++ = (unsigned char)(word(seed, at / 8) >> 8 * (at % 8));
 
     double begun = MPI_Wtime();
+    meet(workers);
     /* Without results there is no file type, but the calls are collective. */
     MPI_Datatype type = MPI_BYTE;
     if (count > 0) {
@@ -173,7 +159,7 @@ static void write_results(MPI_File file, const uint64_t *results, uint64_t count
     free(offsets);
 }
 
-static struct work worker(const struct plan *plan, MPI_File file, uint64_t seed) {
+static struct work worker(const struct plan *plan, MPI_File file, MPI_Comm workers, uint64_t seed) {
     struct work work = {0};
     uint64_t message_max = HEADER + 2 * plan->results, *message = allocate(8 * message_max), count = HEADER;
     memset(message, 0, 8 * HEADER);
@@ -184,7 +170,7 @@ static struct work worker(const struct plan *plan, MPI_File file, uint64_t seed)
         count = HEADER;
         if (message[0] == END) break;
         if (message[0] == WRITE) {
-            write_results(file, message + HEADER, message[3], seed, &work);
+            write_results(file, workers, message + HEADER, message[3], seed, &work);
             message[0] = 0;
             continue;
         }
@@ -214,19 +200,18 @@ int main(int argc, char **argv) {
     MPI_Info info = hints(argc - 5, argv + 5);
     MPI_Comm workers;
     MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &workers);
-    MPI_File file;
-    if (rank > 0) {
-        check(MPI_File_open(workers, argv[1], MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file), "MPI_File_open");
-        if (atoi(argv[3])) check(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_File file = MPI_FILE_NULL;
+    if (rank > 0) file = open_file(workers, argv[1], info, atoi(argv[3]));
+    meet(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
     struct work work = {0};
     if (rank == 0)
         master(&plan, size - 1);
     else
-        work = worker(&plan, file, seed);
-    double took = greatest(MPI_Wtime() - begun, MPI_COMM_WORLD);
+        work = worker(&plan, file, workers, seed);
+    double took = MPI_Wtime() - begun;
+    meet(MPI_COMM_WORLD);
+    took = greatest(took, MPI_COMM_WORLD);
     if (rank > 0) check(MPI_File_close(&file), "MPI_File_close");
 
     long long bytes = 0;

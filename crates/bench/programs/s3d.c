@@ -94,22 +94,21 @@ int main(int argc, char **argv) {
     }
 
     MPI_Info info = hints(argc - 9, argv + 9);
-    MPI_File file;
     char *own = allocate(strlen(path) + 16);
     sprintf(own, has_files ? "%s.%d" : "%s", path, rank);
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
-    MPI_Comm party = has_files ? MPI_COMM_SELF : MPI_COMM_WORLD;
-    check(MPI_File_open(party, own, MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file), "MPI_File_open");
-    if (atomic) check(MPI_File_set_atomicity(file, 1), "MPI_File_set_atomicity");
+    MPI_File file = open_file(has_files ? MPI_COMM_SELF : MPI_COMM_WORLD, own, info, atomic);
     double opening = MPI_Wtime() - begun;
 
     long long written = 0;
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet(MPI_COMM_WORLD);
     begun = MPI_Wtime();
     if (is_shared || has_files) {
         for (int array = 0; array < ARRAYS; array++) {
             if (is_shared) {
+                /* The call waits for all of them anyway. */
+                if (array > 0) meet(MPI_COMM_WORLD);
                 MPI_Offset base = 8 * bases[array];
                 check(MPI_File_set_view(file, base, MPI_DOUBLE, types[array], "native", MPI_INFO_NULL), "MPI_File_set_view");
             }
@@ -121,11 +120,11 @@ int main(int argc, char **argv) {
         written += write_all_of(file, mine[0], slab_count);
     }
     double writing = MPI_Wtime() - begun;
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet(MPI_COMM_WORLD);
     begun = MPI_Wtime();
     check(MPI_File_sync(file), "MPI_File_sync");
     double syncing = MPI_Wtime() - begun;
-    MPI_Barrier(MPI_COMM_WORLD);
+    meet(MPI_COMM_WORLD);
     check(MPI_File_close(&file), "MPI_File_close");
 
     long long all = 0;

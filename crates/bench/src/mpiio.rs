@@ -17,6 +17,9 @@ use crate::BenchError;
 use crate::kit::report::{Report, Results};
 use crate::kit::study::{Order, Repetitions, Steps, add, turns};
 
+/// The number of ranks with which atomic writes are to be faster than MPICH's own by half.
+const COMPARED_RANKS: u32 = 4;
+
 /// Measures groups of points, those of a group by turns that begin with another one each time, and keeps what was measured after each
 /// group.
 ///

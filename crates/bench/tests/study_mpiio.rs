@@ -51,10 +51,17 @@ fn every_byte_of_a_checkpoint_is_compared_with_what_it_has_to_be() {
 #[test]
 fn both_mpi_libraries_are_measured_where_none_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let report = results("s3d --systems none --edges 8 --ranks 2 --repeat 1", folder.path());
+    // With more ranks than most machines have processors, too.
+    let report = results("s3d --systems none --edges 8 --ranks 2,16 --repeat 1", folder.path());
     let versions = report["machine"]["peers"].to_string();
     assert!(versions.contains("MPICH") && versions.contains("Open MPI"), "{versions}");
-    assert_eq!(report["series"].as_array().unwrap().len(), 2);
+    let series = report["series"].as_array().unwrap();
+    assert_eq!(series.len(), 2 * 2);
+    for series in series {
+        let measured = &series["repetitions"][0];
+        assert_eq!(measured["ranks"], series["point"]["ranks"], "{series}");
+        assert_eq!((&measured["bytes"], &measured["wrong_bytes"]), (&65_536.into(), &0.into()), "{series}");
+    }
 }
 
 #[test]

@@ -169,27 +169,15 @@ impl Movable {
     ) -> Result<u64, Failure> {
         let unknown = || Failure::Own("the bytes in the file are not known".to_owned());
         let regions = access.touched.regions().ok_or_else(unknown)?;
-        let hints = *hold(&atomic.hints);
-        let (request, sieved) = lock_of(atomic, &hints, access, mode);
-        let lock = session::lock(&atomic.locks, &request)?;
-        lock.check()?;
-        let mut done = if writes {
-            let (bytes, check) = (self.bytes(), || Ok(lock.check()?));
-            let written = match sieved {
-                Some(pieces) => file::write_sieved(&atomic.file, pieces, bytes, check),
-                None => file::write(&atomic.file, file::pieces(regions, bytes), check),
-            };
-            written.map(|()| bytes.len() as u64)
-        } else {
-            read_touched(&atomic.file, &access.touched, regions, self.bytes_mut()).map(|done| done as u64)
-        };
-        if hints.flushes && writes && done.is_ok() {
-            done = file::flush(&atomic.file).and(done);
-        }
-        // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
-        lock.check()?;
-        lock.release()?;
-        done
+        under_lock(atomic, access, mode, |lock, sieved| {
+            if writes {
+                let bytes = self.bytes();
+                write_touched(&atomic.file, regions, sieved, bytes, || Ok(lock.check()?))?;
+                Ok(bytes.len() as u64)
+            } else {
+                Ok(read_touched(&atomic.file, &access.touched, regions, self.bytes_mut())? as u64)
+            }
+        })
     }
 }
 
@@ -341,25 +329,10 @@ impl Request<'_> {
         // What has to be copied is copied before others are kept out.
         // SAFETY: as the caller says.
         let outgoing = unsafe { self.outgoing(part) }?;
-        let hints = *hold(&self.atomic.hints);
-        let (request, sieved) = lock_of(self.atomic, &hints, &part.access, self.lock_mode());
-        let lock = session::lock(&self.atomic.locks, &request)?;
-        lock.check()?;
-        let mut done = match sieved {
-            Some(pieces) => {
-                let written = file::write_sieved(&self.atomic.file, pieces, &outgoing, || Ok(lock.check()?));
-                written.and_then(|()| Ok(mpi::status_of(part.bytes)?))
-            }
+        under_lock(self.atomic, &part.access, self.lock_mode(), |lock, sieved| {
             // SAFETY: as the caller says.
-            None => unsafe { self.transfer(part, &outgoing, Some(&lock)) },
-        };
-        if hints.flushes && self.operation.writes && done.is_ok() {
-            done = file::flush(&self.atomic.file).and(done);
-        }
-        // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
-        lock.check()?;
-        lock.release()?;
-        done
+            unsafe { self.transfer(part, &outgoing, Some(lock), sieved) }
+        })
     }
 
     /// Returns the bytes that are to be written, contiguous; none for a read.
@@ -420,7 +393,7 @@ impl Request<'_> {
         unsafe { mpi::pack(buffer, u64::try_from(count).unwrap_or(0), datatype, part.numbers, communicator) }
     }
 
-    /// Reads or writes the bytes of the file, which are locked.
+    /// Reads or writes the bytes of the file, which are locked; those that are sieved, together with the bytes between them.
     ///
     /// # Safety
     ///
@@ -430,6 +403,7 @@ impl Request<'_> {
         part: &Part,
         outgoing: &[u8],
         lock: Option<&Held>,
+        sieved: Option<&Pattern>,
     ) -> Result<MPI_Status, Failure> {
         let Some(regions) = part.access.touched.regions() else {
             // SAFETY: as the caller says.
@@ -437,7 +411,7 @@ impl Request<'_> {
         };
         let done = if self.operation.writes {
             let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));
-            file::write(&self.atomic.file, file::pieces(regions, outgoing), check)?;
+            write_touched(&self.atomic.file, regions, sieved, outgoing, check)?;
             part.bytes
         } else {
             // SAFETY: as the caller says.
@@ -535,7 +509,7 @@ impl Request<'_> {
             {
                 return self.exchanged(&part, &outgoing?, &exchange, number(9), lock.as_ref());
             }
-            self.transfer(&part, &outgoing?, lock.as_ref())
+            self.transfer(&part, &outgoing?, lock.as_ref(), None)
         };
         let done = act();
         released(self.atomic, lock)?;
@@ -619,6 +593,28 @@ impl Request<'_> {
     }
 }
 
+/// Reads or writes the bytes of an access by a process alone while they are locked, by a function that is given the lock, and the pieces that
+/// are to be written together with the bytes between them.
+fn under_lock<T>(
+    atomic: &Atomic,
+    access: &Access,
+    mode: Mode,
+    act: impl FnOnce(&Held, Option<&Pattern>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let hints = *hold(&atomic.hints);
+    let (request, sieved) = lock_of(atomic, &hints, access, mode);
+    let lock = session::lock(&atomic.locks, &request)?;
+    lock.check()?;
+    let mut done = act(&lock, sieved);
+    if hints.flushes && mode == Mode::Exclusive && done.is_ok() {
+        done = file::flush(&atomic.file).and(done);
+    }
+    // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
+    lock.check()?;
+    lock.release()?;
+    done
+}
+
 /// Returns the request for the lock of an access by a process alone, and the pieces that are to be written together with the bytes between
 /// them. Those are locked too then. A system call for each piece costs more than to keep others out of the gaps meanwhile.
 fn lock_of<'a>(
@@ -632,6 +628,20 @@ fn lock_of<'a>(
     let bounds = pieces.and_then(Pattern::bounds);
     let all = bounds.map(|bounds| Description::contiguous(bounds.offset, bounds.length));
     (hints.request(all.as_ref().unwrap_or(&access.description), mode), pieces)
+}
+
+/// Writes what is touched of a file: each region by itself, or the pieces that are sieved, together with the bytes between them.
+fn write_touched(
+    file: &File,
+    regions: impl Iterator<Item = Region>,
+    sieved: Option<&Pattern>,
+    bytes: &[u8],
+    check: impl Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    match sieved {
+        Some(pieces) => file::write_sieved(file, pieces, bytes, check),
+        None => file::write(file, file::pieces(regions, bytes), check),
+    }
 }
 
 /// Reads what is touched of a file. Bytes between pieces may be read too, whoever writes them.

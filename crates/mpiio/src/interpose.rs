@@ -4,7 +4,9 @@
 //! other tools that stand in front of the first and use the profiling interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::atomic::Begun;
 use crate::failure::Failure;
@@ -12,32 +14,63 @@ use crate::mpi::{
     self, KeptStatus, MPI_Comm, MPI_Count, MPI_Datatype, MPI_File, MPI_Info, MPI_Offset, MPI_Request,
     MPI_Status, Mode, Whence,
 };
-use crate::next::Next;
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
-use crate::{atomic, hint, mode, request, session, start};
+use crate::{atomic, hint, mode, next, request, session, start};
 
-/// Defines a function under both of its names. In its body, `next!` is the function of the MPI library.
+/// Defines a function under both of its names. In its body, `next` is the function of the MPI library. That is called at once, without the
+/// body, where the condition behind `if` does not hold. So most calls cost no more than to look at the condition.
 macro_rules! function {
     ($public:ident $profiling:ident ($($name:ident: $type:ty),*) $next:ident => $body:block) => {
+        function! { $public $profiling ($($name: $type),*) $next if true => $body }
+    };
+    ($public:ident $profiling:ident ($($name:ident: $type:ty),*) $next:ident if $wanted:expr => $body:block) => {
         const _: () = {
+            type Function = unsafe extern "C" fn($($type),*) -> c_int;
+
+            const NAME: &CStr = next::name(concat!(stringify!($profiling), "\0"));
+
+            /// The address of the MPI library's function, or of one that stands in for it.
+            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(unresolved as *mut c_void);
+
+            // SAFETY: the section has functions of this type, which the loader calls once all libraries are there.
+            #[used]
+            #[unsafe(link_section = ".init_array")]
+            static AT_LOAD: extern "C" fn() = resolve;
+
+            extern "C" fn resolve() {
+                let found = next::look_up(NAME);
+                let address = if found.is_null() { missing as *mut c_void } else { found };
+                NEXT.store(address, Ordering::Relaxed);
+            }
+
+            /// Stands in for a function that was not looked up yet: libraries that are initialized before this one may call it.
+            unsafe extern "C" fn unresolved($($name: $type),*) -> c_int {
+                resolve();
+                // SAFETY: the arguments are those of the caller.
+                unsafe { following()($($name),*) }
+            }
+
+            /// Stands in for a function that the MPI library does not have, as older ones lack some.
+            unsafe extern "C" fn missing($(_: $type),*) -> c_int {
+                mpi::error_class_io()
+            }
+
+            #[inline]
+            fn following() -> Function {
+                // SAFETY: the address is that of a function of this type: MPI declares its own so, and so are those that stand in for it.
+                unsafe { transmute::<*mut c_void, Function>(NEXT.load(Ordering::Relaxed)) }
+            }
+
             /// # Safety
             ///
             /// The arguments are what MPI says.
+            #[cold]
+            #[inline(never)]
             unsafe fn body($($name: $type),*) -> c_int {
-                static NEXT: Next = Next::new(
-                    match CStr::from_bytes_with_nul(concat!(stringify!($profiling), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => panic!("the name has one zero, at its end"),
-                    }
-                );
                 let $next = || -> c_int {
-                    // SAFETY: MPI declares the function with this type.
-                    match unsafe { NEXT.find::<unsafe extern "C" fn($($type),*) -> c_int>() } {
-                        // SAFETY: the arguments are those of the caller.
-                        Some(next) => unsafe { next($($name),*) },
-                        None => mpi::error_class_io(),
-                    }
+                    // SAFETY: the arguments are those of the caller.
+                    unsafe { following()($($name),*) }
                 };
                 $body
             }
@@ -45,15 +78,25 @@ macro_rules! function {
             // SAFETY: this library is there to stand in front of the function of this name, and is of its type.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $public($($name: $type),*) -> c_int {
-                // SAFETY: the arguments are those of the caller.
-                unsafe { body($($name),*) }
+                if $wanted {
+                    // SAFETY: the arguments are those of the caller.
+                    unsafe { body($($name),*) }
+                } else {
+                    // SAFETY: as above.
+                    unsafe { following()($($name),*) }
+                }
             }
 
             // SAFETY: as above.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $profiling($($name: $type),*) -> c_int {
-                // SAFETY: the arguments are those of the caller.
-                unsafe { body($($name),*) }
+                if $wanted {
+                    // SAFETY: the arguments are those of the caller.
+                    unsafe { body($($name),*) }
+                } else {
+                    // SAFETY: as above.
+                    unsafe { following()($($name),*) }
+                }
             }
         };
     };
@@ -136,7 +179,7 @@ macro_rules! blocking {
         function! { $public $profiling (
             file: MPI_File, $offset: MPI_Offset, buffer: *mut c_void, count: $count, datatype: MPI_Datatype,
             status: *mut MPI_Status
-        ) next => {
+        ) next if table::may_be_atomic(file) => {
             let Some(known) = table::atomic(file) else { return next() };
             let operation = Operation { writes: $writes, position: StartPosition::At($offset), collective: $collective };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
@@ -147,7 +190,7 @@ macro_rules! blocking {
     ($($public:ident $profiling:ident $count:ty, $position:ident, $writes:literal, $collective:literal;)*) => {$(
         function! { $public $profiling (
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype, status: *mut MPI_Status
-        ) next => {
+        ) next if table::may_be_atomic(file) => {
             let Some(known) = table::atomic(file) else { return next() };
             let operation = Operation { writes: $writes, position: StartPosition::$position, collective: $collective };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
@@ -193,7 +236,7 @@ macro_rules! nonblocking {
         function! { $public $profiling (
             file: MPI_File, $offset: MPI_Offset, buffer: *mut c_void, count: $count, datatype: MPI_Datatype,
             request: *mut MPI_Request
-        ) next => {
+        ) next if table::may_be_atomic(file) => {
             let Some(known) = table::atomic(file) else { return next() };
             let operation = Operation { writes: $writes, position: StartPosition::At($offset), collective: false };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
@@ -204,7 +247,7 @@ macro_rules! nonblocking {
     ($($public:ident $profiling:ident $count:ty, $position:ident, $writes:literal;)*) => {$(
         function! { $public $profiling (
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype, request: *mut MPI_Request
-        ) next => {
+        ) next if table::may_be_atomic(file) => {
             let Some(known) = table::atomic(file) else { return next() };
             let operation = Operation { writes: $writes, position: StartPosition::$position, collective: false };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
@@ -245,7 +288,7 @@ macro_rules! begin {
     ($($public:ident $profiling:ident $count:ty, at $offset:ident, $writes:literal;)*) => {$(
         function! { $public $profiling (
             file: MPI_File, $offset: MPI_Offset, buffer: *mut c_void, count: $count, datatype: MPI_Datatype
-        ) next => {
+        ) next if table::may_be_atomic(file) => {
             let Some(known) = table::atomic(file) else { return next() };
             let operation = Operation { writes: $writes, position: StartPosition::At($offset), collective: true };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
@@ -256,7 +299,7 @@ macro_rules! begin {
     ($($public:ident $profiling:ident $count:ty, $position:ident, $writes:literal;)*) => {$(
         function! { $public $profiling (
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype
-        ) next => {
+        ) next if table::may_be_atomic(file) => {
             let Some(known) = table::atomic(file) else { return next() };
             let operation = Operation { writes: $writes, position: StartPosition::$position, collective: true };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
@@ -286,7 +329,9 @@ begin! {
 
 macro_rules! end {
     ($($public:ident $profiling:ident;)*) => {$(
-        function! { $public $profiling (file: MPI_File, buffer: *mut c_void, status: *mut MPI_Status) next => {
+        function! { $public $profiling (
+            file: MPI_File, buffer: *mut c_void, status: *mut MPI_Status
+        ) next if table::may_be_atomic(file) => {
             let Some(known) = table::atomic(file) else { return next() };
             // Not held while the program's error handler runs.
             let kept = hold(&known.split).take();
@@ -425,13 +470,17 @@ function! { MPI_File_get_info PMPI_File_get_info (file: MPI_File, info: *mut MPI
     }
 } }
 
-function! { MPI_File_seek PMPI_File_seek (file: MPI_File, offset: MPI_Offset, whence: c_int) next => {
+function! { MPI_File_seek PMPI_File_seek (
+    file: MPI_File, offset: MPI_Offset, whence: c_int
+) next if table::may_be_atomic(file) => {
     let Some(known) = table::atomic(file) else { return next() };
     atomic::seek(file, &known, offset, Whence::of(whence), next)
         .unwrap_or_else(|failure| failure.report(file, "MPI_File_seek"))
 } }
 
-function! { MPI_File_get_position PMPI_File_get_position (file: MPI_File, offset: *mut MPI_Offset) next => {
+function! { MPI_File_get_position PMPI_File_get_position (
+    file: MPI_File, offset: *mut MPI_Offset
+) next if table::may_be_atomic(file) => {
     let Some(known) = table::atomic(file) else { return next() };
     if known.mode.is_sequential {
         return next();
@@ -450,7 +499,9 @@ function! { MPI_File_set_atomicity PMPI_File_set_atomicity (file: MPI_File, flag
     }
 } }
 
-function! { MPI_File_get_atomicity PMPI_File_get_atomicity (file: MPI_File, flag: *mut c_int) next => {
+function! { MPI_File_get_atomicity PMPI_File_get_atomicity (
+    file: MPI_File, flag: *mut c_int
+) next if table::may_be_atomic(file) => {
     if table::atomic(file).is_none() {
         return next();
     }
@@ -467,7 +518,9 @@ fn whole_file(call: &str, file: MPI_File, next: impl FnOnce() -> c_int) -> c_int
     }
 }
 
-function! { MPI_File_set_size PMPI_File_set_size (file: MPI_File, size: MPI_Offset) next => {
+function! { MPI_File_set_size PMPI_File_set_size (
+    file: MPI_File, size: MPI_Offset
+) next if table::may_be_atomic(file) => {
     whole_file("MPI_File_set_size", file, next)
 } }
 
@@ -482,18 +535,20 @@ function! { MPI_File_sync PMPI_File_sync (file: MPI_File) next => {
     }
 } }
 
-function! { MPI_File_preallocate PMPI_File_preallocate (file: MPI_File, size: MPI_Offset) next => {
+function! { MPI_File_preallocate PMPI_File_preallocate (
+    file: MPI_File, size: MPI_Offset
+) next if table::may_be_atomic(file) => {
     whole_file("MPI_File_preallocate", file, next)
 } }
 
-/// Returns the requests of an array, where some of this library's own are pending.
+/// Returns the requests of an array.
 ///
 /// # Safety
 ///
 /// The array has this many requests.
 unsafe fn requests<'a>(count: c_int, first: *const MPI_Request) -> &'a [MPI_Request] {
     match usize::try_from(count) {
-        Ok(count) if request::is_any_pending() && !first.is_null() => {
+        Ok(count) if !first.is_null() => {
             // SAFETY: as the caller says.
             unsafe { std::slice::from_raw_parts(first, count) }
         }
@@ -501,13 +556,17 @@ unsafe fn requests<'a>(count: c_int, first: *const MPI_Request) -> &'a [MPI_Requ
     }
 }
 
-function! { MPI_Wait PMPI_Wait (request: *mut MPI_Request, status: *mut MPI_Status) next => {
+function! { MPI_Wait PMPI_Wait (
+    request: *mut MPI_Request, status: *mut MPI_Status
+) next if request::is_any_pending() => {
     // SAFETY: it is one request, says MPI.
     request::wait_for_all(unsafe { requests(1, request) });
     next()
 } }
 
-function! { MPI_Waitall PMPI_Waitall (count: c_int, first: *mut MPI_Request, statuses: *mut MPI_Status) next => {
+function! { MPI_Waitall PMPI_Waitall (
+    count: c_int, first: *mut MPI_Request, statuses: *mut MPI_Status
+) next if request::is_any_pending() => {
     // SAFETY: MPI says that there are this many requests.
     request::wait_for_all(unsafe { requests(count, first) });
     next()
@@ -515,7 +574,7 @@ function! { MPI_Waitall PMPI_Waitall (count: c_int, first: *mut MPI_Request, sta
 
 function! { MPI_Waitany PMPI_Waitany (
     count: c_int, first: *mut MPI_Request, index: *mut c_int, status: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     // SAFETY: as above.
     request::wait_for_any(unsafe { requests(count, first) });
     next()
@@ -523,7 +582,7 @@ function! { MPI_Waitany PMPI_Waitany (
 
 function! { MPI_Waitsome PMPI_Waitsome (
     count: c_int, first: *mut MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     // SAFETY: as above.
     request::wait_for_any(unsafe { requests(count, first) });
     next()
@@ -531,56 +590,56 @@ function! { MPI_Waitsome PMPI_Waitsome (
 
 /// Has requests whose accesses are done found complete by a test.
 fn testing(next: impl FnOnce() -> c_int) -> c_int {
-    if request::is_any_pending() {
-        request::complete_done();
-    }
+    request::complete_done();
     next()
 }
 
-function! { MPI_Test PMPI_Test (request: *mut MPI_Request, flag: *mut c_int, status: *mut MPI_Status) next => {
+function! { MPI_Test PMPI_Test (
+    request: *mut MPI_Request, flag: *mut c_int, status: *mut MPI_Status
+) next if request::is_any_pending() => {
     testing(next)
 } }
 
 function! { MPI_Testall PMPI_Testall (
     count: c_int, first: *mut MPI_Request, flag: *mut c_int, statuses: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     testing(next)
 } }
 
 function! { MPI_Testany PMPI_Testany (
     count: c_int, first: *mut MPI_Request, index: *mut c_int, flag: *mut c_int, status: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     testing(next)
 } }
 
 function! { MPI_Testsome PMPI_Testsome (
     count: c_int, first: *mut MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     testing(next)
 } }
 
 function! { MPI_Request_get_status PMPI_Request_get_status (
     request: MPI_Request, flag: *mut c_int, status: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     testing(next)
 } }
 
 // Of MPI 4.1; older libraries do not have them.
 function! { MPI_Request_get_status_all PMPI_Request_get_status_all (
     count: c_int, first: *const MPI_Request, flag: *mut c_int, statuses: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     testing(next)
 } }
 
 function! { MPI_Request_get_status_any PMPI_Request_get_status_any (
     count: c_int, first: *const MPI_Request, index: *mut c_int, flag: *mut c_int, status: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     testing(next)
 } }
 
 function! { MPI_Request_get_status_some PMPI_Request_get_status_some (
     count: c_int, first: *const MPI_Request, completed: *mut c_int, indices: *mut c_int, statuses: *mut MPI_Status
-) next => {
+) next if request::is_any_pending() => {
     testing(next)
 } }
 

@@ -778,15 +778,6 @@ pub fn test(request: &mut MPI_Request) -> Result<bool, Code> {
     Ok(flag != 0)
 }
 
-/// Waits until a request is complete, and frees it.
-pub fn wait(request: &mut MPI_Request) -> Result<(), Code> {
-    type Wait = unsafe extern "C" fn(*mut MPI_Request, *mut MPI_Status) -> c_int;
-    static WAIT: Next = Next::new(c"PMPI_Wait");
-    // SAFETY: MPI declares the function with this type; the result is written to a variable of its type.
-    let code = unsafe { WAIT.find::<Wait>().map(|wait| wait(request, nacre_mpi_status_ignore())) };
-    result(code.unwrap_or(nacre_mpi_err_io))
-}
-
 /// Returns the number of this process in the job.
 pub fn rank() -> c_int {
     let mut rank = -1;

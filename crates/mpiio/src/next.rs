@@ -7,6 +7,26 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// Returns the name of a function, given with a zero behind it.
+pub const fn name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name has one zero, at its end"),
+    }
+}
+
+/// Returns the address of a function; null if no library has it.
+pub fn look_up(name: &CStr) -> *mut c_void {
+    // SAFETY: the name ends with a zero.
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if address.is_null() {
+        // It is no error that the program is to find when it asks for its own.
+        // SAFETY: the text is not used.
+        unsafe { libc::dlerror() };
+    }
+    address
+}
+
 /// A function of the next library, looked up when it is first wanted.
 pub struct Next {
     name: &'static CStr,
@@ -27,8 +47,7 @@ impl Next {
     pub unsafe fn find<F: Copy>(&self) -> Option<F> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address.is_null() {
-            // SAFETY: the name ends with a zero.
-            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            address = look_up(self.name);
             self.address.store(address, Ordering::Relaxed);
         }
         if address.is_null() || size_of::<F>() != size_of::<*mut c_void>() {

@@ -53,32 +53,51 @@ pub fn wait() -> Result<Duration, String> {
     })
 }
 
+/// Waits until a request is complete, but no longer than something allows it. Returns whether it is complete.
+///
+/// MPI libraries spin where they wait. Where there are more processes than processors, that keeps these from whoever is waited for, such as
+/// a rank that writes, or a lock server. So this gives its processor to others.
+fn complete(request: &mut MPI_Request, mut goes_on: impl FnMut() -> bool) -> Result<bool, Failure> {
+    while !mpi::test(request).map_err(Failure::NotReported)? {
+        if !goes_on() {
+            return Ok(false);
+        }
+        std::thread::yield_now();
+    }
+    Ok(true)
+}
+
+/// Begins a call, and waits for it as [`complete`] does.
+///
+/// # Safety
+///
+/// The call writes a request where it is told to if it succeeds, and what it uses is left to it until it is complete.
+unsafe fn wait_for(
+    begin: impl FnOnce(*mut MPI_Request) -> c_int,
+    goes_on: impl FnMut() -> bool,
+) -> Result<bool, Failure> {
+    let mut request = MaybeUninit::uninit();
+    result(begin(request.as_mut_ptr()))?;
+    // SAFETY: the call succeeded, so the request is written.
+    complete(&mut unsafe { request.assume_init() }, goes_on)
+}
+
 /// Returns whether all processes of a communicator come here. Those that do not have this library never do, and must not be waited for.
 fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
     // A wrong one is an error of the atomic mode, which all of them have to hear of.
     let wait = wait().unwrap_or(Duration::from_secs(WAIT_SECONDS));
-    let mut request = MaybeUninit::uninit();
-    // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be
-    // cancelled.
-    unsafe {
-        result(mpi_sys::PMPI_Ibarrier(communicator, request.as_mut_ptr()))?;
-        let mut request = request.assume_init();
-        let (mut looked, mut waited) = (Instant::now(), Duration::ZERO);
-        loop {
-            if mpi::test(&mut request).map_err(Failure::NotReported)? {
-                return Ok(true);
-            }
-            if waited > wait {
-                return Ok(false);
-            }
-            std::thread::yield_now();
-            // Time in which this process stood still does not count: the whole job may have been suspended, and a process that gives up
-            // is missed for ever by those that do not.
-            let now = Instant::now();
-            waited += now.duration_since(looked).min(STEP_MAX);
-            looked = now;
-        }
-    }
+    let (mut looked, mut waited) = (Instant::now(), Duration::ZERO);
+    let goes_on = || {
+        // Time in which this process stood still does not count: the whole job may have been suspended, and a process that gives up
+        // is missed for ever by those that do not.
+        let now = Instant::now();
+        waited += now.duration_since(looked).min(STEP_MAX);
+        looked = now;
+        waited <= wait
+    };
+    // SAFETY: the call writes its request, and uses no memory of ours. If it does not complete, it is left as it is: a collective call cannot
+    // be cancelled.
+    unsafe { wait_for(|request| mpi_sys::PMPI_Ibarrier(communicator, request), goes_on) }
 }
 
 /// The processes that opened a file together, in a communicator of this library's own. Not freed when it is dropped, because that
@@ -157,35 +176,41 @@ impl Party {
         let Ok(length) = c_int::try_from(bytes.len()) else {
             return Err(Failure::NotReported(Code(error_class_io())));
         };
-        // SAFETY: the buffer has as many bytes as is said.
-        result(unsafe {
-            mpi_sys::PMPI_Bcast(bytes.as_mut_ptr().cast(), length, byte(), 0, self.communicator)
-        })
+        let (buffer, communicator) = (bytes.as_mut_ptr().cast(), self.communicator);
+        // SAFETY: the call writes its request. The buffer has as many bytes as is said, and is borrowed until the call is complete.
+        let begin =
+            |request| unsafe { mpi_sys::PMPI_Ibcast(buffer, length, byte(), 0, communicator, request) };
+        // SAFETY: as above.
+        unsafe { wait_for(begin, || true) }.map(drop)
     }
 
     /// Returns whether each process succeeded, as all of them say.
     pub fn agree(&self, success: bool) -> Result<Vec<bool>, Failure> {
-        let (mine, mut all) = ([u8::from(success)], vec![0u8; self.size]);
-        let byte = byte();
-        // SAFETY: one byte of each process, of which there are `size`.
-        result(unsafe {
-            mpi_sys::PMPI_Allgather(
-                mine.as_ptr().cast(),
-                1,
-                byte,
-                all.as_mut_ptr().cast(),
-                1,
-                byte,
-                self.communicator,
-            )
-        })?;
+        let all = self.all_of(&[u8::from(success)])?;
         Ok(all.into_iter().map(|byte| byte == 1).collect())
+    }
+
+    /// Returns the bytes of each process, one behind the other. All give the same number, which is small.
+    fn all_of(&self, mine: &[u8]) -> Result<Vec<u8>, Failure> {
+        let mut all = vec![0u8; mine.len() * self.size];
+        let (byte, length, communicator) = (byte(), mine.len() as c_int, self.communicator);
+        let (from, into) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+        // SAFETY: the call writes its request. There are `length` bytes of each process, of which there are `size`, and both buffers stay until
+        // the call is complete.
+        let begin = |request| unsafe {
+            mpi_sys::PMPI_Iallgather(from, length, byte, into, length, byte, communicator, request)
+        };
+        // SAFETY: as above.
+        unsafe { wait_for(begin, || true) }?;
+        Ok(all)
     }
 
     /// Waits until all are here.
     pub fn meet(&self) -> Result<(), Failure> {
-        // SAFETY: the call takes no memory of ours.
-        result(unsafe { mpi_sys::PMPI_Barrier(self.communicator) })
+        // SAFETY: the call writes its request.
+        let begin = |request| unsafe { mpi_sys::PMPI_Ibarrier(self.communicator, request) };
+        // SAFETY: the call uses no memory of ours.
+        unsafe { wait_for(begin, || true) }.map(drop)
     }
 
     /// Sends bytes to each process, and receives some from each, of the lengths that the others send. Collective.
@@ -223,28 +248,14 @@ impl Party {
         }
         // All of them, also after an error: MPI uses the memory until then.
         for request in &mut requests {
-            begun = begun.and(mpi::wait(request).map_err(Failure::NotReported));
+            begun = begun.and(complete(request, || true).map(drop));
         }
         begun
     }
 
     /// Gathers everybody's bytes, up to a length for all together; rank 0 gets them, and nothing if they are longer.
     pub fn gather(&self, bytes: &[u8], all_max: usize) -> Result<Option<Vec<Vec<u8>>>, Failure> {
-        let mut lengths = vec![0u8; 8 * self.size];
-        let mine = (bytes.len() as u64).to_le_bytes();
-        let byte = byte();
-        // SAFETY: eight bytes of each process, of which there are `size`.
-        result(unsafe {
-            mpi_sys::PMPI_Allgather(
-                mine.as_ptr().cast(),
-                8,
-                byte,
-                lengths.as_mut_ptr().cast(),
-                8,
-                byte,
-                self.communicator,
-            )
-        })?;
+        let lengths = self.all_of(&(bytes.len() as u64).to_le_bytes())?;
         let lengths: Vec<u64> = lengths
             .chunks_exact(8)
             .map(|length| length.try_into().map_or(u64::MAX, u64::from_le_bytes))
@@ -264,6 +275,7 @@ impl Party {
             .collect();
         let mut gathered = vec![0u8; all as usize];
         let into = if gathered.is_empty() { std::ptr::null_mut() } else { gathered.as_mut_ptr().cast() };
+        let byte = byte();
         // SAFETY: the bytes of process `i` go to `counts[i]` bytes from `starts[i]` on, all of which are within `gathered`.
         result(unsafe {
             mpi_sys::PMPI_Gatherv(

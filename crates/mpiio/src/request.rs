@@ -150,7 +150,7 @@ pub unsafe fn in_background(call: &'static str, rest: Rest, request: *mut MPI_Re
     let pending = unsafe { start(call, request) }?;
     let key = key(pending.request);
     hold(&PENDING).insert(key, pending);
-    COUNT.fetch_add(1, Ordering::AcqRel);
+    COUNT.fetch_add(1, Ordering::Relaxed);
     background::run(Box::new(move || {
         let done = rest();
         if let Some(pending) = hold(&PENDING).get_mut(&key) {
@@ -167,7 +167,7 @@ fn finish(mut all: MutexGuard<'_, All>, key: usize) {
     // Completing one may call the program's functions.
     drop(all);
     if let Some(pending) = pending {
-        COUNT.fetch_sub(1, Ordering::AcqRel);
+        COUNT.fetch_sub(1, Ordering::Relaxed);
         pending.finish();
     }
 }
@@ -177,9 +177,11 @@ fn is_done(all: &All, key: usize) -> bool {
     all.get(&key).is_some_and(|pending| pending.done.is_some())
 }
 
-/// Returns whether requests of accesses are not complete.
+/// Returns whether requests of accesses are not complete. Whoever waits for one has got it from the call that counted it, so that nothing
+/// else has to be in order with the count.
+#[inline]
 pub fn is_any_pending() -> bool {
-    COUNT.load(Ordering::Acquire) > 0
+    COUNT.load(Ordering::Relaxed) > 0
 }
 
 /// Completes requests whose accesses are done.

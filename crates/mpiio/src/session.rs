@@ -10,6 +10,7 @@ use nacre::{BlockingStore, Engine, Error, ErrorKind, Store, Uri};
 use nacre_lock::Pattern;
 use nacre_rpc::{ClusterKey, MemoryKey};
 
+use crate::table::hold;
 use crate::watchdog::Watched;
 use crate::{hint, signals, watchdog};
 
@@ -39,8 +40,7 @@ pub fn file(name: &str) -> Result<BlockingFile, Error> {
 }
 
 fn store() -> Result<BlockingStore, Error> {
-    // A thread that panicked in here has changed nothing.
-    let mut store = STORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut store = hold(&STORE);
     if let Some(store) = store.as_ref() {
         return Ok(store.clone());
     }
@@ -94,7 +94,7 @@ fn lease(store: &BlockingStore) -> Result<Duration, Error> {
 
 /// Ends the session of this process, so that the servers need not wait for its lease to end.
 pub fn end() {
-    let store = STORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    let store = hold(&STORE).take();
     signals::without_pipe(|| {
         if let Some(store) = store {
             store.end_locks();

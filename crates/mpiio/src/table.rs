@@ -1,6 +1,6 @@
 //! The files that this process has open, and those among them that are in atomic mode.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +23,8 @@ use crate::view::View;
 
 /// A file that is open.
 pub struct Open {
+    /// Its handle.
+    key: usize,
     /// Its path, absolute, so that it means the same later.
     path: PathBuf,
     /// The accesses that it was opened for.
@@ -64,10 +66,31 @@ pub struct Atomic {
     pub exchanged: Arc<AtomicBool>,
 }
 
-static FILES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);
+static FILES: RwLock<BTreeMap<usize, Arc<Open>>> = RwLock::new(BTreeMap::new());
 
-/// The number of files in atomic mode, so that nothing is looked up where there is none.
-static ATOMIC: AtomicUsize = AtomicUsize::new(0);
+/// The files in atomic mode.
+static ATOMIC: Counts = Counts::new();
+
+/// The number of [`Counts`], as the power of two.
+const COUNTS_BITS: u32 = 8;
+
+/// Counts of files by their handles. Where a file's count is zero it is not among them, so that nothing is looked up for it; where it is
+/// not, it may be.
+struct Counts([AtomicUsize; 1 << COUNTS_BITS]);
+
+impl Counts {
+    const fn new() -> Counts {
+        Counts([const { AtomicUsize::new(0) }; 1 << COUNTS_BITS])
+    }
+
+    /// Returns the count of a file, which it may share with others. Handles are addresses of allocations, whose last bits are alike, or
+    /// small numbers; the product has bits of all of theirs at its upper end.
+    #[inline]
+    fn of(&self, key: usize) -> &AtomicUsize {
+        let mixed = (key as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.0[(mixed >> (u64::BITS - COUNTS_BITS)) as usize]
+    }
+}
 
 /// Returns the guard of a lock that a panic of another thread leaves as it should be.
 pub fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,16 +115,18 @@ pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm, i
     let wrong_setting =
         wrong_hint.or_else(|| party::wait().err()).or_else(|| crate::mode::is_initial().err());
     let (atomic, ended, exchanged) = (RwLock::new(None), Mutex::default(), Arc::default());
-    let open = Arc::new(Open { path, mode, identity, party, hints, wrong_setting, atomic, ended, exchanged });
+    let key = key(file);
+    let open =
+        Arc::new(Open { key, path, mode, identity, party, hints, wrong_setting, atomic, ended, exchanged });
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-    files.get_or_insert_default().insert(key(file), open.clone());
+    files.insert(key, open.clone());
     open
 }
 
 /// Notes that a file is being closed. Returns the processes that opened it.
 pub fn closed(file: MPI_File) -> Option<Party> {
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let open = files.as_mut()?.remove(&key(file))?;
+    let open = files.remove(&key(file))?;
     drop(files);
     open.set_atomic(None);
     open.party
@@ -110,14 +135,18 @@ pub fn closed(file: MPI_File) -> Option<Party> {
 /// Returns a file that is open.
 pub fn find(file: MPI_File) -> Option<Arc<Open>> {
     let files = FILES.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-    files.as_ref()?.get(&key(file)).cloned()
+    files.get(&key(file)).cloned()
+}
+
+/// Returns whether a file may be in atomic mode. Most calls on files begin with this, so it is one look at memory that seldom changes. MPI
+/// has the program order a call behind the one that sets the mode; what that has written is seen under the locks behind this.
+#[inline]
+pub fn may_be_atomic(file: MPI_File) -> bool {
+    ATOMIC.of(key(file)).load(Ordering::Relaxed) > 0
 }
 
 /// Returns what there is to a file in atomic mode; none if it is in the other mode.
 pub fn atomic(file: MPI_File) -> Option<Arc<Atomic>> {
-    if ATOMIC.load(Ordering::Acquire) == 0 {
-        return None;
-    }
     find(file)?.atomic()
 }
 
@@ -130,9 +159,10 @@ impl Open {
     /// Sets its mode.
     pub fn set_atomic(&self, new: Option<Arc<Atomic>>) {
         let mut atomic = self.atomic.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        ATOMIC.fetch_add(usize::from(new.is_some()), Ordering::AcqRel);
+        let count = ATOMIC.of(self.key);
+        count.fetch_add(usize::from(new.is_some()), Ordering::Relaxed);
         let old = std::mem::replace(&mut *atomic, new);
-        ATOMIC.fetch_sub(usize::from(old.is_some()), Ordering::AcqRel);
+        count.fetch_sub(usize::from(old.is_some()), Ordering::Relaxed);
         if old.is_some() {
             *hold(&self.ended) = old;
         }
@@ -222,6 +252,23 @@ mod tests {
     use nacre::lock::Block;
 
     use super::*;
+
+    #[test]
+    fn files_are_counted_apart_whatever_their_handles() {
+        // Allocations of one size, of pages, and numbers.
+        for distance in [1, 16, 0x1b0, 4096, 1 << 20] {
+            for first in [0, 0x5581_7bd3_c2a0_usize, 0x7f3a_9000_0010] {
+                let counts = Counts::new();
+                let keys: Vec<usize> = (0..64).map(|file| first + file * distance).collect();
+                keys.iter().for_each(|key| _ = counts.of(*key).fetch_add(1, Ordering::Relaxed));
+                let counted = |key: &usize| counts.of(*key).load(Ordering::Relaxed);
+                let most = keys.iter().map(counted).max();
+                assert!(most < Some(6), "{first:#x} and {distance}: {most:?} files have one count");
+                keys.iter().for_each(|key| _ = counts.of(*key).fetch_sub(1, Ordering::Relaxed));
+                assert!(keys.iter().all(|key| counted(key) == 0), "{first:#x} and {distance}");
+            }
+        }
+    }
 
     #[test]
     fn a_file_type_with_more_parts_than_a_lock_may_have_is_too_large() {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::mpi::{MPI_Count, MPI_Datatype, MPI_File, MPI_Offset, MPI_Status};
-use crate::next::Next;
+use crate::next::{self, Next};
 
 /// The place at which an access begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +47,8 @@ struct Pair {
 macro_rules! pair {
     ($name:literal) => {{
         static PAIR: Pair = Pair {
-            plain: Next::new(match std::ffi::CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("the name has one zero, at its end"),
-            }),
-            large: Next::new(match std::ffi::CStr::from_bytes_with_nul(concat!($name, "_c\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("the name has one zero, at its end"),
-            }),
+            plain: Next::new(next::name(concat!($name, "\0"))),
+            large: Next::new(next::name(concat!($name, "_c\0"))),
         };
         &PAIR
     }};

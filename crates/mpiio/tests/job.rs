@@ -377,6 +377,12 @@ fn the_studies_of_atomic_mode_find_every_byte_where_it_has_to_be() {
         assert!(table.contains(words), "{words}: {table}");
     }
     assert!(folder.path().join("figure-12b.svg").is_file());
+    let table = study(&folder, "pieces --systems none,preloaded,datatype --pieces 64 --ranks 3 --calls 1");
+    for words in
+        ["single", "64 bytes together: datatype locks ÷ no atomic mode", "cost of the preloaded library"]
+    {
+        assert!(table.contains(words), "{words}: {table}");
+    }
 }
 
 #[test]
@@ -531,31 +537,66 @@ fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
     panic!("no rank was killed while it held a lock");
 }
 
+/// Another program that holds all of a file that ranks lock, until its input ends.
+struct Other {
+    process: Child,
+    _output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Other {
+    /// Makes the file, and locks it.
+    fn hold(server: &Server, file: &str) -> Other {
+        std::fs::write(file, [b'.'; 4096]).unwrap();
+        // The name by which ranks lock the file.
+        let metadata = std::fs::metadata(file).unwrap();
+        let system = match rustix::fs::statvfs(file).unwrap().f_fsid {
+            0 => metadata.dev(),
+            number => number,
+        };
+        let name = format!("mpiio/{system:016x}-{}", metadata.ino());
+        let mut command = Command::new(nacre());
+        command.args(["--store", &server.uri, "lock", &name, "--", "sh", "-c", "echo held; read line; true"]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "held");
+        Other { process, _output: lines }
+    }
+
+    /// Has it release the file.
+    fn release(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
+    fn ends_well(mut self) -> bool {
+        self.release();
+        self.process.wait().unwrap().success()
+    }
+}
+
+#[test]
+fn files_that_are_not_in_atomic_mode_lock_nothing_beside_files_that_are() {
+    let server = Server::start("60s");
+    let folder = tempfile::tempdir().unwrap();
+    let plain = path(&folder, "plain");
+    let other = Other::hold(&server, &plain);
+    let arguments = [&plain, &path(&folder, "file"), "200"];
+    assert_eq!(succeed(&["--lock-servers", &server.uri], 1, &program("beside.c"), &arguments), "done\n");
+    assert!(other.ends_well());
+}
+
 #[test]
 fn nonblocking_accesses_go_on_in_the_background() {
     let server = Server::start("60s");
     let folder = tempfile::tempdir().unwrap();
     let file = path(&folder, "file");
-    std::fs::write(&file, [b'.'; 4096]).unwrap();
-    // The name by which ranks lock the file.
-    let metadata = std::fs::metadata(&file).unwrap();
-    let system = match rustix::fs::statvfs(&file).unwrap().f_fsid {
-        0 => metadata.dev(),
-        number => number,
-    };
-    let name = format!("mpiio/{system:016x}-{}", metadata.ino());
-    let mut holder = Command::new(nacre());
-    holder.args(["--store", &server.uri, "lock", &name, "--", "sh", "-c", "echo held; read line; true"]);
-    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
-    assert_eq!(said.next().unwrap().unwrap(), "held");
+    let mut other = Other::hold(&server, &file);
     let mut running = job(&["--lock-servers", &server.uri], 1, &program("background.c"), &[&file]);
     let mut running = running.stdout(Stdio::piped()).spawn().unwrap();
     let mut printed = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(printed.next().as_deref(), Some("begun"));
-    drop(holder.stdin.take());
+    other.release();
     assert_eq!(printed.next().as_deref(), Some("done"));
-    assert!(running.wait().unwrap().success() && holder.wait().unwrap().success());
+    assert!(running.wait().unwrap().success() && other.ends_well());
 }
 
 /// Stops a rank, and returns whether it was killed for the bytes that it held: it may have held none.

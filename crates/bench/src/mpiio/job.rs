@@ -1,6 +1,7 @@
 //! MPI jobs: a program in C, compiled for each MPI library, and run by its launcher or by `nacre mpirun`.
 
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -19,6 +20,9 @@ use crate::{BenchError, Common};
 
 /// The parts that the programs share.
 const HEADER: &str = include_str!("../../programs/job.h");
+
+/// The lease of a job's own lock server: longer than a rank may stand still where many share the processors.
+const LOCK_LEASE: &str = "60s";
 
 /// The maximum length of what is cited of a failed job's messages, in characters.
 const CITED_MAX: usize = 2000;
@@ -212,9 +216,10 @@ impl Jobs {
                     .args(["mpirun", "--mpi", installed.mpi.name(), "--launcher"])
                     .arg(&installed.launcher);
                 command.arg("--library").arg(library);
-                if let Some(LockServers { servers, .. }) = &self.servers {
-                    command.args(["--lock-servers", &servers.uri]);
-                }
+                match &self.servers {
+                    Some(LockServers { servers, .. }) => command.args(["--lock-servers", &servers.uri]),
+                    None => command.args(["--lock-lease", LOCK_LEASE]),
+                };
                 command
             }
             _ => Command::new(&installed.launcher),
@@ -222,6 +227,10 @@ impl Jobs {
         if installed.mpi == Mpi::Openmpi {
             // It refuses more ranks than processors, and the administrator, unless it is told otherwise. ROMIO is there too.
             command.args(["--oversubscribe", "--allow-run-as-root", "--mca", "io", "ompio"]);
+            if processors() < ranks as usize {
+                // Otherwise ranks that wait may keep the processors from those that write.
+                command.args(["--mca", "mpi_yield_when_idle", "1"]);
+            }
         }
         command
             .args(["-n", &ranks.to_string()])
@@ -243,6 +252,11 @@ impl Jobs {
         serde_json::from_str(line)
             .map_err(|error| BenchError::Process(format!("{name} printed other measurements: {error}")))
     }
+}
+
+/// Returns the number of processors that a job has.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Compiles a program.

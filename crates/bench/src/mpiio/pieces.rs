@@ -29,14 +29,18 @@ use crate::{BenchError, Common};
 /// The bytes of a rank that one call moves.
 const CALL_BYTES: u32 = 1 << 20;
 
-/// The piece of the target, in bytes.
+/// The piece of the targets, in bytes.
 const TARGET_PIECE: u32 = 64;
+
+/// The systems whose difference is what Nacre's library costs a call that it has nothing to do with.
+const SINGLE_SYSTEMS: [System; 2] = [System::None, System::Preloaded];
 
 /// Write and read small pieces by MPI-IO: atomic mode compared with none, by collective and by independent calls
 ///
 /// Each rank's pieces stand between those of the others, and each call moves 1 MiB of them. The study compares Nacre's atomic mode with
-/// the MPI libraries' own and with none, with data sieving and without it, and compares every byte with what it has to be. It needs
-/// the library of "nacre mpirun" ("make mpi") and the compilers of the MPI libraries.
+/// the MPI libraries' own and with none, with data sieving and without it, and compares every byte with what it has to be. By single
+/// calls of 64 bytes it measures what Nacre's library costs where atomic mode is off. It needs the library of "nacre mpirun"
+/// ("make mpi") and the compilers of the MPI libraries.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Bytes of a piece, separated by commas, each a power of two
@@ -69,6 +73,8 @@ enum Call {
     Together,
     /// Independent.
     Alone,
+    /// Independent, for each piece by itself: what each call costs, without atomic mode.
+    Single,
 }
 
 impl Call {
@@ -76,6 +82,7 @@ impl Call {
         match self {
             Call::Together => "together",
             Call::Alone => "alone",
+            Call::Single => "single",
         }
     }
 }
@@ -144,6 +151,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
         let systems = [
             System::None,
             System::NoneUnsieved,
+            System::Preloaded,
             System::Own,
             System::OwnUnsieved,
             System::List,
@@ -161,10 +169,15 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
             for call in [Call::Together, Call::Alone] {
                 let point =
                     |subject: &Subject| Point { subject: *subject, call, piece_bytes: *piece_bytes, ranks };
-                groups.push(subjects.iter().map(point).collect::<Vec<Point>>());
+                let measured = subjects.iter().filter(|subject| subject.system != System::Preloaded);
+                let points: Vec<Point> = measured.map(point).collect();
+                if !points.is_empty() {
+                    groups.push(points);
+                }
             }
         }
     }
+    groups.extend(singles(&subjects));
     let results =
         Results { load: load_average(), lock_servers: shared.lock_servers, missing, ..Results::default() };
     let report = Report::new("pieces", jobs.versions(), results, shared.results.as_deref());
@@ -179,6 +192,18 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
             measure,
         )
     })
+}
+
+/// Returns the points of single calls, by one rank, for each MPI library that has all systems for them.
+fn singles(subjects: &[Subject]) -> Vec<Vec<Point>> {
+    let of_mpi = |mpi: Mpi| -> Vec<Point> {
+        let is_it = |subject: &&Subject| subject.mpi == mpi && SINGLE_SYSTEMS.contains(&subject.system);
+        let (call, piece_bytes, ranks) = (Call::Single, TARGET_PIECE, 1);
+        let point = |subject: &Subject| Point { subject: *subject, call, piece_bytes, ranks };
+        subjects.iter().filter(is_it).map(point).collect()
+    };
+    let all = distinct(subjects.iter().map(|subject| subject.mpi)).into_iter().map(of_mpi);
+    all.filter(|points| points.len() == SINGLE_SYSTEMS.len()).collect()
 }
 
 /// Runs a job, and compares what it wrote with what it had to write.
@@ -221,9 +246,33 @@ impl Point {
     }
 }
 
+/// Adds what Nacre's library costs a write without atomic mode. What is looked for is less than what differs from run to run, so the
+/// fastest runs are compared.
+fn evaluate_singles(series: &[Series], targets: &mut Targets) {
+    for mpi in distinct(series.iter().map(|series| series.point.subject.mpi)) {
+        let fastest = |system: System| {
+            let is_it = |series: &&Series| {
+                let Point { subject, call, .. } = series.point;
+                (subject.mpi, subject.system, call) == (mpi, system, Call::Single)
+            };
+            let rates = series.iter().filter(is_it).flat_map(|series| &series.repetitions);
+            rates.map(Measurement::written).reduce(f64::max)
+        };
+        if let Some((without, with)) = fastest(System::None).zip(fastest(System::Preloaded)) {
+            let title = mpi.title();
+            let name = format!(
+                "{title}, write {TARGET_PIECE} bytes, single: cost of the preloaded library without atomic mode"
+            );
+            targets.at_most(name, 100.0 * (without / with - 1.0), Unit::Percent, 1.0);
+        }
+    }
+}
+
 /// Returns the targets with the measured values, for the smallest number of ranks.
-fn evaluate(series: &[Series]) -> Targets {
+fn evaluate(all: &[Series]) -> Targets {
     let mut targets = Targets::default();
+    evaluate_singles(all, &mut targets);
+    let series: Vec<&Series> = all.iter().filter(|series| series.point.call != Call::Single).collect();
     let Some(ranks) = series.iter().map(|series| series.point.ranks).min() else { return targets };
     for piece_bytes in distinct(series.iter().map(|series| series.point.piece_bytes)) {
         for (call, mpi) in [Call::Together, Call::Alone].into_iter().flat_map(|call| {
@@ -232,7 +281,7 @@ fn evaluate(series: &[Series]) -> Targets {
                 .map(move |mpi| (call, mpi))
         }) {
             let rate = |system: System, rate: fn(&Measurement) -> f64| {
-                let is_it = |series: &&Series| {
+                let is_it = |series: &&&Series| {
                     let Point { subject, call: of, piece_bytes: bytes, ranks: number } = series.point;
                     (subject.mpi, subject.system, of, bytes, number)
                         == (mpi, system, call, piece_bytes, ranks)
@@ -304,5 +353,48 @@ impl fmt::Display for Results {
             write!(f, "{}", self.targets)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_calls_show_the_cost_of_the_library_by_the_fastest_runs_and_nothing_else() {
+        let subject = |system| Subject { mpi: Mpi::Mpich, system, protocol: None };
+        let series = |system, call, ranks, seconds: &[f64]| {
+            let point = Point { subject: subject(system), call, piece_bytes: TARGET_PIECE, ranks };
+            let measured = |write_s: &f64| Measurement {
+                ranks,
+                bytes: 1_000_000,
+                write_s: *write_s,
+                read_s: 1.0,
+                wrong_read: 0,
+                wrong_bytes: 0,
+            };
+            Series { point, repetitions: seconds.iter().map(measured).collect() }
+        };
+        let all = [
+            series(System::None, Call::Together, 4, &[3.0]),
+            series(System::Datatype, Call::Together, 4, &[2.0]),
+            series(System::None, Call::Single, 1, &[1.4, 1.0]),
+            series(System::Preloaded, Call::Single, 1, &[1.005, 2.0]),
+        ];
+        let text = evaluate(&all).to_string();
+        let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        assert!(
+            row("MPICH, write 64 bytes, single: cost of the preloaded library").contains("0.5 %"),
+            "{text}"
+        );
+        assert!(
+            row("MPICH, write 64 bytes together: datatype locks ÷ no atomic").contains("1.50 ×"),
+            "{text}"
+        );
+
+        let points = singles(&[System::None, System::Own, System::Preloaded].map(subject));
+        let systems: Vec<System> = points.concat().iter().map(|point| point.subject.system).collect();
+        assert_eq!(systems, SINGLE_SYSTEMS);
+        assert!(singles(&[System::None, System::Datatype].map(subject)).is_empty());
     }
 }

@@ -18,9 +18,9 @@ use tempfile::TempDir;
 use self::plan::{Plan, Shape};
 use super::arguments::SharedArgs;
 use super::check::wrong_bytes;
-use super::job::Jobs;
-use super::measure_groups;
+use super::job::{Jobs, Mpi};
 use super::system::{Subject, System};
+use super::{COMPARED_RANKS, measure_groups};
 use crate::kit::Spread;
 use crate::kit::figure::distinct;
 use crate::kit::machine::load_average;
@@ -236,10 +236,16 @@ impl Point {
 fn io_without_locks(series: &[Series], beside: &Point) -> Option<f64> {
     let is_it = |other: &&Series| {
         let Point { subject, ranks } = &other.point;
-        let is_without = matches!(subject.system, System::None | System::NoneUnsieved);
-        is_without && (subject.mpi, *ranks) == (beside.subject.mpi, beside.ranks)
+        subject.system.is_without_locks() && (subject.mpi, *ranks) == (beside.subject.mpi, beside.ranks)
     };
     series.iter().filter(is_it).map(|other| other.median(|one| one.io_s)).reduce(f64::min)
+}
+
+/// Returns the time that the busiest worker took to write and sync in MPICH's own atomic mode, as it is by default, with so many ranks.
+fn io_of_own(series: &[Series], ranks: u32) -> Option<f64> {
+    let own = Subject { mpi: Mpi::Mpich, system: System::Own, protocol: None };
+    let found = series.iter().find(|other| (other.point.subject, other.point.ranks) == (own, ranks));
+    found.map(|other| other.median(|one| one.io_s))
 }
 
 /// Returns the targets with the measured values.
@@ -262,6 +268,15 @@ fn evaluate(series: &[Series]) -> Targets {
                     System::List => targets.at_least(name, ratio, Unit::Times, 0.87),
                     _ => targets.open(name, ratio, Unit::Times),
                 }
+            }
+            // That of Open MPI locks nothing.
+            let own = io_of_own(series, one.point.ranks).filter(|_| mpi == Mpi::Mpich);
+            if let (System::List, Some(own)) = (one.point.subject.system, own) {
+                let ratio = own / one.median(|one| one.io_s);
+                let name =
+                    format!("{}: I/O bandwidth, {} ÷ its own atomic mode", mpi.title(), one.point.title());
+                let bound = if one.point.ranks == COMPARED_RANKS { 1.5 } else { 1.0 };
+                targets.at_least(name, ratio, Unit::Times, bound);
             }
         }
     }
@@ -320,7 +335,6 @@ impl fmt::Display for Results {
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::Mpi;
     use super::*;
 
     #[test]
@@ -346,11 +360,18 @@ mod tests {
             series(System::NoneUnsieved, 8, 0.1),
             series(System::List, 4, 1.0),
             series(System::Block64k, 4, 5.0),
+            series(System::Own, 4, 1.2),
+            series(System::List, 8, 0.1),
+            series(System::Own, 8, 0.1),
         ];
         assert_eq!(io_without_locks(&all, &all[3].point), Some(0.5));
+        assert_eq!((io_of_own(&all, 4), io_of_own(&all, 2)), (Some(1.2), None));
         let text = evaluate(&all).to_string();
         let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         assert!(row("MPICH: most I/O of the total time, by list, 4 ranks").contains("10.0 %"), "{text}");
         assert!(row("MPICH: I/O bandwidth, list, 4 ranks ÷ no locks").contains("0.50 ×"), "{text}");
+        let own =
+            |ranks: u32| row(&format!("MPICH: I/O bandwidth, list, {ranks} ranks ÷ its own atomic mode"));
+        assert!(own(4).contains("1.20 ×  ≥ 1.50 ×") && own(8).contains("1.00 ×  ≥ 1.00 ×"), "{text}");
     }
 }

@@ -71,6 +71,11 @@ impl System {
         self.is_ours() || matches!(self, System::Own | System::OwnUnsieved)
     }
 
+    /// Returns whether the ranks share the file and lock nothing: what atomic writes are compared with.
+    pub(super) fn is_without_locks(self) -> bool {
+        matches!(self, System::None | System::NoneUnsieved)
+    }
+
     /// Returns whether bytes are locked, not blocks: the methods of the paper whose results the targets are about.
     pub(super) fn is_exact(self) -> bool {
         matches!(self, System::Posix | System::List | System::Datatype | System::Exact)
@@ -177,5 +182,6 @@ mod tests {
         assert!(flushed.system.preloads() && flushed.system.is_atomic() && !flushed.system.is_exact());
         assert!(System::Own.is_atomic() && !System::Own.preloads());
         assert!(System::Preloaded.preloads() && !System::Preloaded.is_atomic());
+        assert!(System::NoneUnsieved.is_without_locks() && !System::Slabs.is_without_locks());
     }
 }

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::super::chart::{Plotted, over_ranks};
-use super::super::system::System;
 use super::{Measurement, Series};
 use crate::BenchError;
 use crate::kit::figure::{self, Drawing, Figure, Scale, distinct};
@@ -66,7 +65,7 @@ fn of_no_locks(series: &[&Series], conditions: &str) -> Figure {
     let points =
         series.iter().filter(|series| series.point.subject.system.is_atomic()).filter_map(|atomic| {
             let is_beside = |other: &&&Series| {
-                let is_without = matches!(other.point.subject.system, System::None | System::NoneUnsieved);
+                let is_without = other.point.subject.system.is_without_locks();
                 let is_alike = (other.point.ranks, other.point.subject.mpi)
                     == (atomic.point.ranks, atomic.point.subject.mpi);
                 is_without && is_alike
@@ -82,7 +81,7 @@ fn of_no_locks(series: &[&Series], conditions: &str) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::super::super::job::Mpi;
-    use super::super::super::system::Subject;
+    use super::super::super::system::{Subject, System};
     use super::super::Point;
     use super::*;
 

@@ -1,13 +1,11 @@
 //! The targets of Nacre in the study of S3D's checkpoint, at the largest grid that was measured.
 
+use super::super::COMPARED_RANKS;
 use super::super::job::Mpi;
 use super::super::system::System;
 use super::{Measurement, Series};
 use crate::kit::figure::distinct;
 use crate::kit::target::{Targets, Unit};
-
-/// The number of ranks at which atomic writes are compared with the MPI library's own.
-const COMPARED_RANKS: u32 = 4;
 
 /// Returns the targets with the measured values.
 pub(super) fn evaluate(series: &[Series]) -> Targets {
