@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mlua_sys as ffi;
 
@@ -131,6 +131,12 @@ impl Host {
     /// Returns the instructions that are left.
     pub(super) fn instructions_left(&self) -> u64 {
         self.instructions.get().max(0) as u64
+    }
+
+    /// Returns the time that is left to the call.
+    pub(super) fn wall_left(&self) -> Duration {
+        let deadline = self.deadline.get();
+        deadline.map_or(Duration::ZERO, |deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     pub(super) fn is_fatal(&self) -> bool {

@@ -342,6 +342,22 @@ fn byte(stack: &Stack<'_>) -> Result<c_int, Raise> {
     Ok(bytes.len() as c_int)
 }
 
+/// Makes the text of `string.format` where that is an integer alone, for which Lua's own function takes several times as long; otherwise
+/// as [`inspect_format`].
+pub(super) fn format(stack: &Stack<'_>) -> Result<c_int, Raise> {
+    if stack.top() != 2
+        || stack.kind(2) != ValueKind::Number
+        || !stack.is_integer(2)
+        || stack.bytes(1)? != b"%d"
+    {
+        return inspect_format(stack);
+    }
+    let number = stack.integer(2)?;
+    stack.charge(2)?;
+    stack.push_bytes(number.to_string().as_bytes());
+    Ok(1)
+}
+
 /// Charges for the arguments of `string.format`, and returns whether one of them has to be converted first. An address is
 /// not to be had.
 fn inspect_format(stack: &Stack<'_>) -> Result<c_int, Raise> {
