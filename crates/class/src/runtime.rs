@@ -11,7 +11,6 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
-use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{
@@ -200,7 +199,7 @@ impl Runtime {
                 None => None,
             };
             let prefetched = !reads.is_empty();
-            let attempted = match self.attempt(place, store, catalogue, class, request, reads).await {
+            let attempted = match self.attempt(place, store, catalogue, class, request, habit, reads).await {
                 // Other inputs may have made the method read much that this one does not need.
                 Err(CallError::Exceeded { bound: Bound::Reads | Bound::Memory, .. }) if prefetched => {
                     self.forget(habit);
@@ -209,11 +208,7 @@ impl Runtime {
                 attempted => attempted?,
             };
             match attempted {
-                Attempt::Done(mut called, used) => {
-                    self.learn(habit, used);
-                    called.attempts = attempt;
-                    return Ok(called);
-                }
+                Attempt::Done(called) => return Ok(Called { attempts: attempt, ..called }),
                 // The same questions will be asked again, most likely: all at once this time.
                 Attempt::Refused(again) => reads = again,
             }
@@ -221,6 +216,7 @@ impl Runtime {
         Err(contended(request, ATTEMPTS_MAX))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what is known of a call, and what an attempt adds")]
     async fn attempt(
         &self,
         place: Place,
@@ -228,6 +224,7 @@ impl Runtime {
         catalogue: &Arc<Catalogue>,
         class: &Arc<Class>,
         request: &Request<'_>,
+        habit: u64,
         reads: Vec<ReadOp>,
     ) -> Result<Attempt, CallError> {
         let bounds = request.bounds.unwrap_or(class.bounds).clamped();
@@ -243,7 +240,6 @@ impl Runtime {
                 return Err(exceeded(request, bound, bounds));
             }
             let call = Call::new(std::mem::take(&mut view), catalogue.clone());
-            let begun = Instant::now();
             let machines = match place {
                 Place::Thread => &self.machines,
                 Place::Connection => &self.short,
@@ -251,6 +247,9 @@ impl Runtime {
             let (mut call, ended, instructions) = machines.with(|vm| {
                 let input = request.input.clone();
                 let done = vm.run(call, class, request.method, input, &left);
+                if matches!(done.1, Ended::Fatal(Fatal::Missing)) {
+                    left.wall = vm.wall_left();
+                }
                 // A machine that ran out of something may be large, or in the middle of anything.
                 let keep =
                     !matches!(&done.1, Ended::Fatal(fatal) if *fatal != Fatal::Missing) && !vm.is_bloated();
@@ -270,23 +269,22 @@ impl Runtime {
                     return Err(failed(request, errno::EFAULT, Failure { message, ..Failure::default() }));
                 }
                 Ended::Fatal(Fatal::Missing) => {
-                    left.wall = left.wall.saturating_sub(begun.elapsed());
                     if left.wall.is_zero() {
                         return Err(exceeded(request, Bound::Wall, bounds));
                     }
                     // So a call whose caller is gone ends here, and others get their turn.
                     yield_now().await;
                     let wanted: Vec<ReadOp> = call.missing.take().flatten().into_iter().collect();
-                    let again = || reads_of(&call).into_iter().chain(wanted.clone()).collect();
-                    view = call.view.clone();
                     let asked = wanted.clone();
+                    view = call.view;
                     if !fetch(store, request.object, &mut view, asked, &bounds, &mut fetched).await? {
-                        return Ok(Attempt::Refused(again()));
+                        return Ok(Attempt::Refused(
+                            used(&view, &call.used).cloned().chain(wanted).collect(),
+                        ));
                     }
                 }
             }
         };
-        let used = reads_of(&call);
         let mut call = call;
         let output = call.buffers.freeze(call.output);
         if result < 0 {
@@ -324,11 +322,12 @@ impl Runtime {
                             fence,
                         });
                     }
-                    return Ok(Attempt::Refused(used));
+                    return Ok(Attempt::Refused(used(&call.view, &call.used).cloned().collect()));
                 }
             }
         }
-        Ok(Attempt::Done(called, used))
+        self.learn(habit, used(&call.view, &call.used));
+        Ok(Attempt::Done(called))
     }
 
     /// Returns the reads that a method makes each time, if it does.
@@ -346,7 +345,7 @@ impl Runtime {
     }
 
     /// Notes the reads that a method made.
-    fn learn(&self, method: u64, reads: Vec<ReadOp>) {
+    fn learn<'r>(&self, method: u64, reads: impl ExactSizeIterator<Item = &'r ReadOp> + Clone) {
         if reads.len() > HABIT_READS_MAX {
             return self.forget(method);
         }
@@ -355,10 +354,10 @@ impl Runtime {
             habits.clear();
         }
         let habit = habits.entry(method).or_default();
-        if habit.reads == reads {
+        if habit.reads.iter().eq(reads.clone()) {
             habit.repeats = habit.repeats.saturating_add(1);
         } else {
-            *habit = ReadPattern { reads, repeats: 0 };
+            *habit = ReadPattern { reads: reads.cloned().collect(), repeats: 0 };
         }
     }
 }
@@ -394,8 +393,8 @@ impl Drop for Waiting<'_> {
 
 /// The end of an attempt that did not fail.
 enum Attempt {
-    /// A call that took effect, with the answers that it used.
-    Done(Called, Vec<ReadOp>),
+    /// A call that took effect.
+    Done(Called),
     /// The object was changed by another client, and these answers will be needed again.
     Refused(Vec<ReadOp>),
 }
@@ -416,8 +415,9 @@ impl Fetched {
     }
 }
 
-fn reads_of(call: &Call) -> Vec<ReadOp> {
-    call.used.iter().map(|at| call.view.answers[*at].0.clone()).collect()
+/// Returns the questions whose answers a call has used, by their positions in its view.
+fn used<'v>(view: &'v View, positions: &'v [usize]) -> impl ExactSizeIterator<Item = &'v ReadOp> + Clone {
+    positions.iter().map(move |at| &view.answers[*at].0)
 }
 
 /// Adds answers to a view; false if the object is not at the view's version any more.
@@ -441,7 +441,11 @@ async fn fetch(
     let alone = reads.len() == 1;
     for (read, mut answer) in reads.into_iter().zip(answers) {
         fetched.bytes += bytes_of(&answer);
-        if alone && !complete(store, object, version, (&read, &mut answer), bounds, fetched).await? {
+        // Boxed because it is rare: what every call waits for stays small.
+        if alone
+            && is_cut(&answer)
+            && !Box::pin(complete(store, object, version, (&read, &mut answer), bounds, fetched)).await?
+        {
             return Ok(false);
         }
         // What was cut because other answers filled the reply is asked for again if it is needed.
@@ -450,6 +454,11 @@ async fn fetch(
         }
     }
     Ok(true)
+}
+
+/// Returns whether an answer about bytes was cut.
+fn is_cut(answer: &Answer) -> bool {
+    matches!(answer, Answer::Range(range) if range.next.is_some())
 }
 
 /// Adds the rest of a range of bytes to an answer that was cut, as it is where there are more extents than one answer may
