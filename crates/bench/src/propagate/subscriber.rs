@@ -464,7 +464,7 @@ mod tests {
             }
             let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
             socket.set_read_timeout(Some(REPAIR)).unwrap();
-            let record = [&1u64.to_le_bytes()[..], &text(1)].concat();
+            let record = [&1u64.to_le_bytes()[..], &text(1)[..]].concat();
             socket.send_to(&record, socket.local_addr().unwrap()).unwrap();
             let handle = Handle::current();
             let hearing = move || hear_group(&socket, &classes, &handle, Live::default(), 2);
