@@ -87,9 +87,9 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Creates a call on what is known of the object.
-    pub fn new(view: View, catalogue: Arc<Catalogue>) -> Self {
-        Self {
+    /// Creates a call on what is known of the object. It is boxed, because it is handed to a machine and back.
+    pub fn new(view: View, catalogue: Arc<Catalogue>) -> Box<Self> {
+        Box::new(Self {
             view,
             missing: None,
             used: Vec::new(),
@@ -105,7 +105,7 @@ impl Call {
             log: Vec::new(),
             log_bytes: 0,
             catalogue,
-        }
+        })
     }
 
     /// Returns the object's version and whether it existed, before the call.

@@ -379,12 +379,12 @@ impl Vm {
     /// Runs a method. The call is returned with all that happened in it, and the instructions that it took.
     pub fn run(
         &mut self,
-        mut call: Call,
+        mut call: Box<Call>,
         class: &Class,
         method: &str,
         input: Bytes,
         bounds: &Bounds,
-    ) -> (Call, Ended, u64) {
+    ) -> (Box<Call>, Ended, u64) {
         let input = call.buffers.add(input);
         call.output = call.buffers.add(Bytes::new());
         assert_eq!((input, call.output), (INPUT, OUTPUT), "a new call has no buffers");
@@ -428,7 +428,7 @@ impl Vm {
     }
 
     /// Runs the text of a class, and returns the methods that it registers: five strings for each.
-    pub fn inspect(&mut self, call: Call, class: &Class, bounds: &Bounds) -> (Ended, Vec<String>) {
+    pub fn inspect(&mut self, call: Box<Call>, class: &Class, bounds: &Bounds) -> (Ended, Vec<String>) {
         self.host.begin(call, bounds);
         let stack = self.stack();
         stack.push_registered(self.inspect);
@@ -482,7 +482,7 @@ impl Vm {
         Ended::Failed(self.host.take_errno().unwrap_or(errno::EIO), text)
     }
 
-    fn finish(&mut self, ended: Ended) -> (Call, Ended) {
+    fn finish(&mut self, ended: Ended) -> (Box<Call>, Ended) {
         let (call, fatal) = self.host.end();
         // SAFETY: empties the stack.
         unsafe { ffi::lua_settop(self.state, 0) };
