@@ -30,6 +30,8 @@ pub(crate) const ACCEPTED_ATTRIBUTE: &str = "nacre.classes";
 const LOG_LINES_MAX: usize = 256;
 /// The maximum bytes that a call may log.
 const LOG_BYTES_MAX: usize = 64 << 10;
+/// The number of answers among which a key is looked for.
+const KNOWN_KEYS_MAX: usize = 4;
 /// The number of guards that the commit adds to the writes.
 const GUARDS_MAX: usize = 8;
 /// The maximum bytes of one read: half of what one answer of a store can hold.
@@ -122,6 +124,15 @@ impl Call {
             (_, true) => Ok(()),
             (_, false) => Err(errno::ENOENT.into()),
         }
+    }
+
+    /// Converts bytes to a key's name, which is not made again where one of the first answers has it.
+    pub fn key(&self, bytes: &[u8]) -> Result<Key, Failed> {
+        let known = self.view.answers.iter().take(KNOWN_KEYS_MAX).find_map(|(read, _)| match read {
+            ReadOp::Key { key } | ReadOp::VersionedKey { key, .. } if key.as_bytes() == bytes => Some(key),
+            _ => None,
+        });
+        known.map_or_else(|| key(bytes), |key| Ok(key.clone()))
     }
 
     /// Returns the answer to a question.

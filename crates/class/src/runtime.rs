@@ -129,6 +129,8 @@ pub struct Runtime {
     habits: Box<[Mutex<HashMap<u64, ReadPattern>>]>,
     hasher: RandomState,
     turns: Box<[Turn]>,
+    /// The number of calls that have any of the turns or wait for one.
+    waiting: AtomicU32,
 }
 
 impl Default for Runtime {
@@ -147,6 +149,7 @@ impl Runtime {
             habits: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             turns: (0..TURNS).map(|_| Turn::default()).collect(),
+            waiting: AtomicU32::new(0),
         }
     }
 
@@ -184,18 +187,21 @@ impl Runtime {
         })?;
         let habit = self.hasher.hash_one((class.id(), request.method));
         let mut reads = self.habitual(habit);
-        let turn = &self.turns[self.hasher.hash_one(request.object) as usize % TURNS];
+        let turn = || &self.turns[self.hasher.hash_one(request.object) as usize % TURNS];
+        // As a rule nobody waits for any, and the object's need not be found.
+        let is_contended =
+            || self.waiting.load(Ordering::Relaxed) > 0 && turn().calls.load(Ordering::Relaxed) > 0;
         let mut mine = None;
         for attempt in 1..=ATTEMPTS_MAX {
             // Whoever comes while others take turns stands in line too.
-            if mine.is_none() && (attempt > CONFLICTS_MIN || turn.calls.load(Ordering::Relaxed) > 0) {
+            if mine.is_none() && (attempt > CONFLICTS_MIN || is_contended()) {
                 if place == Place::Connection {
                     return Err(contended(request, attempt - 1));
                 }
-                mine = Some(Waiting::new(turn));
+                mine = Some(Waiting::new(turn(), &self.waiting));
             }
             let _turn = match &mine {
-                Some(_) => Some(turn.lock.lock().await),
+                Some(waiting) => Some(waiting.turn.lock.lock().await),
                 None => None,
             };
             let prefetched = !reads.is_empty();
@@ -260,7 +266,7 @@ impl Runtime {
             match ended {
                 Ended::Returned(result) => break (call, result, instructions),
                 Ended::Failed(number, message) => {
-                    let output = call.buffers.freeze(call.output);
+                    let output = call.buffers.take(call.output);
                     return Err(failed(request, number, Failure { message, output, log: call.log }));
                 }
                 Ended::Fatal(Fatal::Bound(bound)) => return Err(exceeded(request, bound, bounds)),
@@ -286,7 +292,7 @@ impl Runtime {
             }
         };
         let mut call = call;
-        let output = call.buffers.freeze(call.output);
+        let output = call.buffers.take(call.output);
         if result < 0 {
             let number = i32::try_from(-result).unwrap_or(errno::EIO);
             let failure = Failure { message: errno::text(number), output, log: call.log };
@@ -376,18 +382,24 @@ async fn yield_now() {
 }
 
 /// One of the calls that have a turn or wait for it.
-struct Waiting<'a>(&'a Turn);
+struct Waiting<'a> {
+    turn: &'a Turn,
+    /// The number of all such calls.
+    all: &'a AtomicU32,
+}
 
 impl<'a> Waiting<'a> {
-    fn new(turn: &'a Turn) -> Self {
+    fn new(turn: &'a Turn, all: &'a AtomicU32) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
         turn.calls.fetch_add(1, Ordering::Relaxed);
-        Self(turn)
+        Self { turn, all }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.calls.fetch_sub(1, Ordering::Relaxed);
+        self.turn.calls.fetch_sub(1, Ordering::Relaxed);
+        self.all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
