@@ -29,18 +29,9 @@ local function argument(value, number, wanted, name)
   end
 end
 
-local function resume(saved_writable, ok, ...)
-  if not ok and writable ~= saved_writable then
-    writable = saved_writable
-    permit(writable)
-  end
-  return settle(ok, ...)
-end
-
--- What ends a call for good cannot be caught: `settle` raises it again.
-local function pcall(f, ...)
-  return resume(writable, raw_pcall(f, ...))
-end
+-- What ends a call for good cannot be caught: it is raised again, by `settle` in an OSD. What a call of a class that failed has set,
+-- `nacre.call` sets back.
+local pcall = N.pcall and N.pcall(raw_pcall) or function(f, ...) return settle(raw_pcall(f, ...)) end
 
 -- Addresses are not shown: they differ from run to run.
 local function tostring(value)

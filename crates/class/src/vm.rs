@@ -205,6 +205,44 @@ unsafe extern "C-unwind" fn make_linear(state: *mut ffi::lua_State) -> c_int {
     }
 }
 
+/// `pcall`: Lua's own function, the upvalue. What ends a call for good is raised again, and the error number is put before the text where
+/// an operation failed.
+unsafe extern "C-unwind" fn pcall(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: the upvalue is the one that `make_pcall` gave. Nothing in this frame has to be dropped when an error is raised; Lua's own
+    // function uses no upvalues. It leaves its results on top, and after an error far fewer values than there is room for.
+    unsafe {
+        if ffi::lua_gettop(state) == 0 {
+            ffi::lua_pushnil(state);
+        }
+        let Some(function) = ffi::lua_tocfunction(state, ffi::lua_upvalueindex(1)) else { return 0 };
+        let results = function(state);
+        let host = host_of(state);
+        if host.is_fatal() {
+            return raise_fatal(state);
+        }
+        // An error may have been that too many calls were nested in each other, those around the class's own among them.
+        host.touch();
+        if ffi::lua_toboolean(state, -results) == 0
+            && let Some(number) = host.take_errno()
+        {
+            ffi::lua_pushinteger(state, -i64::from(number));
+            ffi::lua_insert(state, -2);
+            return results + 1;
+        }
+        results
+    }
+}
+
+/// Makes [`pcall`] of Lua's function.
+unsafe extern "C-unwind" fn make_pcall(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: called by the prelude with the function.
+    unsafe {
+        ffi::lua_settop(state, 1);
+        ffi::lua_pushcclosure(state, pcall, 1);
+        1
+    }
+}
+
 /// `string.format`: Lua's own function, the first upvalue, or the prelude's, the second one, where a value has to be converted first.
 unsafe extern "C-unwind" fn format(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: the upvalues are those that `make_format` gave. Nothing in this frame has to be dropped when one of the functions raises an
@@ -353,6 +391,8 @@ impl Vm {
             }
             ffi::lua_pushcclosure(state, make_format, 0);
             ffi::lua_setfield(state, -2, c"format".as_ptr());
+            ffi::lua_pushcclosure(state, make_pcall, 0);
+            ffi::lua_setfield(state, -2, c"pcall".as_ptr());
             for (name, all) in [(c"linear", 1), (c"linear_first", 0)] {
                 ffi::lua_pushboolean(state, all);
                 ffi::lua_pushcclosure(state, make_linear, 1);

@@ -10,7 +10,6 @@ use crate::errno;
 use crate::pattern::{self, Capture, Match, PatternError};
 
 pub(super) const NATIVES: &[(&str, Native)] = &[
-    ("settle", settle),
     ("last", last),
     ("no_method", no_method),
     ("chunk", chunk),
@@ -42,23 +41,6 @@ pub(super) const BUFFER_NATIVES: &[(&str, Native)] = &[
     ("__lt", buffer_lt),
     ("__le", buffer_le),
 ];
-
-/// Finishes a protected call: the results of `pcall` come in and go out, with the error number put in where an operation
-/// failed.
-fn settle(stack: &Stack<'_>) -> Result<c_int, Raise> {
-    if stack.host().is_fatal() {
-        return Err(Raise::Fatal);
-    }
-    // An error may have been that too many calls were nested in each other, those around the class's own among them.
-    stack.host().touch();
-    if !stack.truth(1)
-        && let Some(number) = stack.host().take_errno()
-    {
-        stack.push_integer(-i64::from(number));
-        stack.insert(2);
-    }
-    Ok(stack.top())
-}
 
 /// Returns the last of its arguments; 0 if there is none.
 fn last(stack: &Stack<'_>) -> Result<c_int, Raise> {
