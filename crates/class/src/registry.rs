@@ -91,6 +91,9 @@ impl StoreRegistry {
         if seen.epoch == 0 {
             return Ok(None);
         }
+        if self.store.version_now(&self.object) == Some(seen.epoch) {
+            return Ok(Some(seen));
+        }
         // On Ceph a read of this alone takes no script, as a guard would.
         match self.apply(Transaction::new().read(ReadOp::Stat)).await? {
             Outcome::Done(done) if done.version == seen.epoch => Ok(Some(seen)),
