@@ -187,10 +187,11 @@ impl Runtime {
         })?;
         let habit = self.hasher.hash_one((class.id(), request.method));
         let mut reads = self.habitual(habit);
-        let turn = || &self.turns[self.hasher.hash_one(request.object) as usize % TURNS];
+        let turn = || self.hasher.hash_one(request.object) as usize % TURNS;
         // As a rule nobody waits for any, and the object's need not be found.
-        let is_contended =
-            || self.waiting.load(Ordering::Relaxed) > 0 && turn().calls.load(Ordering::Relaxed) > 0;
+        let is_contended = || {
+            self.waiting.load(Ordering::Relaxed) > 0 && self.turns[turn()].calls.load(Ordering::Relaxed) > 0
+        };
         let mut mine = None;
         for attempt in 1..=ATTEMPTS_MAX {
             // Whoever comes while others take turns stands in line too.
@@ -198,7 +199,7 @@ impl Runtime {
                 if place == Place::Connection {
                     return Err(contended(request, attempt - 1));
                 }
-                mine = Some(Waiting::new(turn(), &self.waiting));
+                mine = Some(Waiting::new(&self.turns[turn()], &self.waiting));
             }
             let _turn = match &mine {
                 Some(waiting) => Some(waiting.turn.lock.lock().await),
