@@ -79,3 +79,22 @@ impl Buffers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appending_changes_no_bytes_that_others_have() {
+        let mut buffers = Buffers::default();
+        let given = Bytes::from_static(b"ab");
+        let id = buffers.add(given.clone());
+        buffers.append(id, b"c");
+        let frozen = buffers.freeze(id);
+        buffers.append(id, b"d");
+        buffers.append(id, b"e");
+        assert_eq!((&given[..], &frozen[..], buffers.get(id)), (&b"ab"[..], &b"abc"[..], &b"abcde"[..]));
+        assert_eq!(buffers.take(id), "abcde");
+        assert!(buffers.get(id).is_empty() && buffers.take(7).is_empty());
+    }
+}

@@ -101,6 +101,15 @@ struct ReadPattern {
     repeats: u32,
 }
 
+/// The reads with which an attempt begins.
+struct Habit {
+    /// The method, by its hash.
+    method: u64,
+    reads: Vec<ReadOp>,
+    /// True if these are known to be the ones that the method makes each time.
+    is_known: bool,
+}
+
 /// One of the turns that contended objects take.
 #[derive(Default)]
 struct Turn {
@@ -185,8 +194,8 @@ impl Runtime {
         let class = catalogue.class(request.class).map_err(|message| {
             failed(request, errno::EOPNOTSUPP, Failure { message, ..Failure::default() })
         })?;
-        let habit = self.hasher.hash_one((class.id(), request.method));
-        let mut reads = self.habitual(habit);
+        let method = self.hasher.hash_one((class.id(), request.method));
+        let mut habit = self.habit(method);
         let turn = || self.hasher.hash_one(request.object) as usize % TURNS;
         // As a rule nobody waits for any, and the object's need not be found.
         let is_contended = || {
@@ -205,11 +214,11 @@ impl Runtime {
                 Some(waiting) => Some(waiting.turn.lock.lock().await),
                 None => None,
             };
-            let prefetched = !reads.is_empty();
-            let attempted = match self.attempt(place, store, catalogue, class, request, habit, reads).await {
+            let prefetched = !habit.reads.is_empty();
+            let attempted = match self.attempt(place, store, catalogue, class, request, habit).await {
                 // Other inputs may have made the method read much that this one does not need.
                 Err(CallError::Exceeded { bound: Bound::Reads | Bound::Memory, .. }) if prefetched => {
-                    self.forget(habit);
+                    self.forget(method);
                     Attempt::Refused(Vec::new())
                 }
                 attempted => attempted?,
@@ -217,13 +226,12 @@ impl Runtime {
             match attempted {
                 Attempt::Done(called) => return Ok(Called { attempts: attempt, ..called }),
                 // The same questions will be asked again, most likely: all at once this time.
-                Attempt::Refused(again) => reads = again,
+                Attempt::Refused(again) => habit = Habit { method, reads: again, is_known: false },
             }
         }
         Err(contended(request, ATTEMPTS_MAX))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what is known of a call, and what an attempt adds")]
     async fn attempt(
         &self,
         place: Place,
@@ -231,9 +239,10 @@ impl Runtime {
         catalogue: &Arc<Catalogue>,
         class: &Arc<Class>,
         request: &Request<'_>,
-        habit: u64,
-        reads: Vec<ReadOp>,
+        habit: Habit,
     ) -> Result<Attempt, CallError> {
+        let Habit { method, reads, is_known } = habit;
+        let prefetched = reads.len();
         let bounds = request.bounds.unwrap_or(class.bounds).clamped();
         let mut fetched = Fetched::default();
         let mut view = View::default();
@@ -333,17 +342,20 @@ impl Runtime {
                 }
             }
         }
-        self.learn(habit, used(&call.view, &call.used));
+        // As a rule it has made the same reads again, which is known.
+        let is_usual = call.view.answers.len() == prefetched && call.used.iter().copied().eq(0..prefetched);
+        if !(is_known && is_usual) {
+            self.learn(method, used(&call.view, &call.used));
+        }
         Ok(Attempt::Done(called))
     }
 
     /// Returns the reads that a method makes each time, if it does.
-    fn habitual(&self, method: u64) -> Vec<ReadOp> {
+    fn habit(&self, method: u64) -> Habit {
         let habits = self.habits[method as usize % SHARDS].lock();
-        match habits.get(&method) {
-            Some(habit) if habit.repeats > 0 => habit.reads.clone(),
-            _ => Vec::new(),
-        }
+        let known = habits.get(&method).filter(|pattern| pattern.repeats > 0);
+        let reads = known.map_or_else(Vec::new, |pattern| pattern.reads.clone());
+        Habit { method, reads, is_known: known.is_some() }
     }
 
     /// Forgets the reads that a method made.
