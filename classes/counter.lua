@@ -1,11 +1,13 @@
 -- A counter: a 64-bit integer in an object. Numbers are decimal text.
 local KEY = "counter"
+-- Looked up once, and not in each call.
+local get_key, set_key, format = nacre.get, nacre.set, string.format
+local tonumber, tointeger = tonumber, math.tointeger
 
 local function value()
-  local ok, found, text = pcall(objclass.map_get_val, KEY)
-  if ok then return math.tointeger(tonumber(found:str())) end
-  if found ~= -objclass.ENOENT then error(text, 0) end
-  return 0
+  local text = get_key(KEY)
+  if text == nil then return 0 end
+  return tointeger(tonumber(text))
 end
 
 local function number(input, default)
@@ -13,19 +15,17 @@ local function number(input, default)
   if text == "" then return default end
   -- Fractions, and what does not fit into 64 bits, are no amounts.
   if not text:match("^[+-]?%d+$") then return nil end
-  return math.tointeger(tonumber(text))
+  return tointeger(tonumber(text))
 end
 
 local function store(value, output)
-  local text = string.format("%d", value)
-  local buffer = bufferlist.new()
-  buffer:append(text)
-  objclass.map_set_val(KEY, buffer)
+  local text = format("%d", value)
+  set_key(KEY, text)
   output:append(text)
 end
 
 function get(input, output)
-  output:append(string.format("%d", value()))
+  output:append(format("%d", value()))
 end
 
 function add(input, output)

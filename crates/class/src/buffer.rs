@@ -1,6 +1,6 @@
 //! The byte buffers of a call: `bufferlist` in scripts.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 /// The number of a buffer in its call.
 pub(crate) type BufferId = u32;
@@ -10,7 +10,7 @@ enum Buffer {
     /// Bytes that others may share: the store's answers, the input.
     Shared(Bytes),
     /// Bytes that were appended to.
-    Own(BytesMut),
+    Own(Vec<u8>),
 }
 
 /// The memory that a buffer takes in the list, which grows by doubling, in bytes.
@@ -43,7 +43,10 @@ impl Buffers {
     pub fn append(&mut self, id: BufferId, bytes: &[u8]) {
         let Some(buffer) = self.buffers.get_mut(id as usize) else { return };
         if let Buffer::Shared(shared) = buffer {
-            *buffer = Buffer::Own(BytesMut::from(&shared[..]));
+            // Just long enough: most buffers are appended to once, and such a list becomes shared bytes as it is.
+            let mut own = Vec::with_capacity(shared.len() + bytes.len());
+            own.extend_from_slice(shared);
+            *buffer = Buffer::Own(own);
         }
         if let Buffer::Own(own) = buffer {
             own.extend_from_slice(bytes);
@@ -55,15 +58,43 @@ impl Buffers {
         matches!(self.buffers.get(id as usize), Some(Buffer::Own(_)))
     }
 
+    /// Takes a buffer's bytes out of it.
+    pub fn take(&mut self, id: BufferId) -> Bytes {
+        let Some(buffer) = self.buffers.get_mut(id as usize) else { return Bytes::new() };
+        match std::mem::replace(buffer, Buffer::Shared(Bytes::new())) {
+            Buffer::Shared(bytes) => bytes,
+            Buffer::Own(bytes) => bytes.into(),
+        }
+    }
+
     /// Returns a buffer's bytes, as they are now, shared from now on.
     pub fn freeze(&mut self, id: BufferId) -> Bytes {
         let Some(buffer) = self.buffers.get_mut(id as usize) else { return Bytes::new() };
         if let Buffer::Own(own) = buffer {
-            *buffer = Buffer::Shared(std::mem::take(own).freeze());
+            *buffer = Buffer::Shared(std::mem::take(own).into());
         }
         match buffer {
             Buffer::Shared(bytes) => bytes.clone(),
             Buffer::Own(_) => Bytes::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appending_changes_no_bytes_that_others_have() {
+        let mut buffers = Buffers::default();
+        let given = Bytes::from_static(b"ab");
+        let id = buffers.add(given.clone());
+        buffers.append(id, b"c");
+        let frozen = buffers.freeze(id);
+        buffers.append(id, b"d");
+        buffers.append(id, b"e");
+        assert_eq!((&given[..], &frozen[..], buffers.get(id)), (&b"ab"[..], &b"abc"[..], &b"abcde"[..]));
+        assert_eq!(buffers.take(id), "abcde");
+        assert!(buffers.get(id).is_empty() && buffers.take(7).is_empty());
     }
 }

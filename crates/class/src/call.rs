@@ -30,6 +30,8 @@ pub(crate) const ACCEPTED_ATTRIBUTE: &str = "nacre.classes";
 const LOG_LINES_MAX: usize = 256;
 /// The maximum bytes that a call may log.
 const LOG_BYTES_MAX: usize = 64 << 10;
+/// The number of answers among which a key is looked for.
+const KNOWN_KEYS_MAX: usize = 4;
 /// The number of guards that the commit adds to the writes.
 const GUARDS_MAX: usize = 8;
 /// The maximum bytes of one read: half of what one answer of a store can hold.
@@ -87,9 +89,9 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Creates a call on what is known of the object.
-    pub fn new(view: View, catalogue: Arc<Catalogue>) -> Self {
-        Self {
+    /// Creates a call on what is known of the object. It is boxed, because it is handed to a machine and back.
+    pub fn new(view: View, catalogue: Arc<Catalogue>) -> Box<Self> {
+        Box::new(Self {
             view,
             missing: None,
             used: Vec::new(),
@@ -105,7 +107,7 @@ impl Call {
             log: Vec::new(),
             log_bytes: 0,
             catalogue,
-        }
+        })
     }
 
     /// Returns the object's version and whether it existed, before the call.
@@ -122,6 +124,15 @@ impl Call {
             (_, true) => Ok(()),
             (_, false) => Err(errno::ENOENT.into()),
         }
+    }
+
+    /// Converts bytes to a key's name, which is not made again where one of the first answers has it.
+    pub fn key(&self, bytes: &[u8]) -> Result<Key, Failed> {
+        let known = self.view.answers.iter().take(KNOWN_KEYS_MAX).find_map(|(read, _)| match read {
+            ReadOp::Key { key } | ReadOp::VersionedKey { key, .. } if key.as_bytes() == bytes => Some(key),
+            _ => None,
+        });
+        known.map_or_else(|| key(bytes), |key| Ok(key.clone()))
     }
 
     /// Returns the answer to a question.

@@ -82,8 +82,9 @@ impl Classes {
         if let Some(caller) = &self.caller {
             return caller.call(request).await;
         }
+        // Boxed, so that a call that does not go there stays small.
         if let Some(osds) = &self.osds
-            && let Some(called) = osds.call(&*self.registry, request).await?
+            && let Some(called) = Box::pin(osds.call(&*self.registry, request)).await?
         {
             return Ok(called);
         }

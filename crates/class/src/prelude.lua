@@ -13,9 +13,11 @@ local math_type = G.math.type
 local settle, metatable, sorted_keys, search, permit = N.settle, N.metatable, N.sorted_keys, N.search, N.permit
 local last_of = N.last
 
--- The methods that the running class has registered, and whether its method may write. Where the environment of an earlier call
--- serves this one, the methods that its text registered are in the first element.
-local registered, writable = {}, true
+-- How deep calls of classes are nested, and whether the method that runs may write.
+local depth, writable = 0, true
+-- The methods that the running class has registered in this call; nil where there are none yet. `earlier` are those that its text
+-- registered in an earlier call, whose environment serves this one; nil where there is none.
+local registered, earlier
 -- The libraries, which cannot be changed.
 local frozen = {}
 
@@ -27,21 +29,9 @@ local function argument(value, number, wanted, name)
   end
 end
 
-local function resume(saved_registered, saved_writable, ok, ...)
-  if not ok then
-    registered = saved_registered
-    if writable ~= saved_writable then
-      writable = saved_writable
-      permit(writable)
-    end
-  end
-  return settle(ok, ...)
-end
-
--- What ends a call for good cannot be caught: `settle` raises it again.
-local function pcall(f, ...)
-  return resume(registered, writable, raw_pcall(f, ...))
-end
+-- What ends a call for good cannot be caught: it is raised again, by `settle` in an OSD. What a call of a class that failed has set,
+-- `nacre.call` sets back.
+local pcall = N.pcall and N.pcall(raw_pcall) or function(f, ...) return settle(raw_pcall(f, ...)) end
 
 -- Addresses are not shown: they differ from run to run.
 local function tostring(value)
@@ -135,7 +125,7 @@ local strings = {
   packsize = N.linear(G.string.packsize),
 }
 
-function strings.format(format, ...)
+local function format(format, ...)
   if not N.inspect_format(format, ...) then return raw_format(format, ...) end
   local count = select("#", ...)
   local values = { ... }
@@ -147,6 +137,9 @@ function strings.format(format, ...)
   N.inspect_format(format, raw_unpack(values, 1, count))
   return raw_format(format, raw_unpack(values, 1, count))
 end
+
+-- What has to be converted first is left to the function above; an OSD leaves it everything.
+strings.format = N.format and N.format(raw_format, format) or format
 
 function strings.gmatch(text, pattern)
   text, pattern = text .. "", pattern .. ""
@@ -448,8 +441,8 @@ for name, number in G.next, constants do objclass[name] = number end
 -- method is about.
 function objclass.register(f, declaration)
   argument(f, 1, "function", "register")
-  local before = registered[1]
-  if registered[f] ~= nil or before and before[f] ~= nil then error("Cannot register handler more than once", 2) end
+  registered = registered or {}
+  if registered[f] ~= nil or earlier and earlier[f] ~= nil then error("Cannot register handler more than once", 2) end
   registered[f] = type(declaration) == "table" and declaration or true
 end
 
@@ -487,7 +480,7 @@ local environment = { __index = globals, __metatable = false }
 local function instantiate(chunk)
   local env = raw_setmetatable({}, environment)
   env._G = env
-  registered = {}
+  registered, earlier = {}, nil
   chunk(env)
   return env
 end
@@ -518,20 +511,20 @@ local function find(class, chunk, method, is_new)
   local handler, declared = rawget(env, method), registered
   if is_new and N.is_constant(class, touches, env, frozen, provided, bytes) then
     N.keep(class, methods_of(env, declared), instructions, bytes)
-    registered = { declared }
+    registered, earlier = nil, declared
   end
   local declaration = declared[handler]
   if declaration == nil then return handler, nil end
   return handler, is_read_only(declaration)
 end
 
--- Calls a method. `kept` are the methods of the class if they were kept, false if they cannot be, and nil if that is not known: nobody
--- knows it in an OSD.
-local function invoke(class, method, input, output, chunk, kept)
+-- Returns a method, and sets what it may do. `kept` are the methods of the class if they were kept, false if they cannot be, and nil if
+-- that is not known: nobody knows it in an OSD.
+local function enter(class, method, chunk, kept)
   local handler, reads
   if kept then
     -- What this call registers is its own.
-    handler, registered = kept[method], { kept[1] }
+    handler, registered, earlier = kept[method], nil, kept[1]
     if handler then reads = kept[2][handler] end
   else
     handler, reads = find(class, chunk, method, kept == nil and N.watch ~= nil)
@@ -542,11 +535,14 @@ local function invoke(class, method, input, output, chunk, kept)
     writable = false
     permit(false)
   end
-  return last_of(handler(input, output))
+  return handler
+end
+
+local function invoke(class, method, input, output, chunk, kept)
+  return last_of(enter(class, method, chunk, kept)(input, output))
 end
 
 -- Calls a method of a class of the same epoch on the same object. Returns its output and its result.
-local depth = 0
 local CALL_DEPTH_MAX = 8
 
 function nacre.call(name, input)
@@ -556,13 +552,13 @@ function nacre.call(name, input)
   if depth >= CALL_DEPTH_MAX then error("calls of classes are nested more than " .. CALL_DEPTH_MAX .. " deep", 2) end
   local given, output = N.bufferlist.new(), N.bufferlist.new()
   if type(input) == "userdata" then given = input elseif input ~= nil then N.bufferlist.append(given, input) end
-  local saved_registered, saved_writable = registered, writable
+  local saved_registered, saved_earlier, saved_writable = registered, earlier, writable
   -- Before the depth: that there is no such class is an error of the caller, which may catch it.
   local chunk, kept = N.chunk(class)
   depth = depth + 1
   local ok, result, text = pcall(invoke, class, method, given, output, chunk, kept)
   depth = depth - 1
-  registered, writable = saved_registered, saved_writable
+  registered, earlier, writable = saved_registered, saved_earlier, saved_writable
   permit(writable)
   if not ok then
     -- A failed operation of the callee fails the caller with the same number, unless it is caught.
@@ -574,9 +570,21 @@ function nacre.call(name, input)
   return N.bufferlist.str(output), result
 end
 
-local function run(class, method, input, output, chunk, kept)
+-- Calls a method, as an OSD does.
+local function run(class, method, input, output, chunk)
   depth, writable = 0, true
-  return invoke(class, method, input, output, chunk, kept)
+  return invoke(class, method, input, output, chunk)
+end
+
+-- Returns a method, for a machine that calls it itself.
+local function prepare(class, method, chunk, kept)
+  depth, writable = 0, true
+  return enter(class, method, chunk, kept)
+end
+
+-- What `prepare` does for a method that was kept. The machine does not run it, but sets its variables.
+local function begin(may_write, declared)
+  depth, writable, registered, earlier = 0, may_write, nil, declared
 end
 
 -- Returns the methods that a class registers: their names and declarations, in fives.
@@ -609,4 +617,4 @@ for _, library in G.ipairs(N.watch and { globals, strings, tables, maths, objcla
   end
 end
 
-return run, inspect
+return run, inspect, prepare, begin

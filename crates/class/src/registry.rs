@@ -91,6 +91,9 @@ impl StoreRegistry {
         if seen.epoch == 0 {
             return Ok(None);
         }
+        if self.store.version_now(&self.object) == Some(seen.epoch) {
+            return Ok(Some(seen));
+        }
         // On Ceph a read of this alone takes no script, as a guard would.
         match self.apply(Transaction::new().read(ReadOp::Stat)).await? {
             Outcome::Done(done) if done.version == seen.epoch => Ok(Some(seen)),
@@ -98,11 +101,8 @@ impl StoreRegistry {
         }
     }
 
+    /// Reads the classes, all at one version.
     async fn load(&self) -> Result<Arc<Catalogue>, StoreError> {
-        // Nothing has changed since the last time, as a rule.
-        if let Some(current) = self.current().await? {
-            return Ok(current);
-        }
         let seen = self.seen.lock().clone();
         'again: loop {
             let mut classes = BTreeMap::new();
@@ -197,7 +197,13 @@ pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Record, StoreError> {
 
 impl Registry for StoreRegistry {
     fn catalogue(&self) -> BoxFuture<'_, Result<Arc<Catalogue>, StoreError>> {
-        Box::pin(self.load())
+        Box::pin(async move {
+            match self.current().await? {
+                Some(current) => Ok(current),
+                // Boxed because it is rare: what is asked before each call stays small.
+                None => Box::pin(self.load()).await,
+            }
+        })
     }
 
     fn history<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Vec<Record>, StoreError>> {

@@ -11,7 +11,6 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
-use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{
@@ -102,6 +101,15 @@ struct ReadPattern {
     repeats: u32,
 }
 
+/// The reads with which an attempt begins.
+struct Habit {
+    /// The method, by its hash.
+    method: u64,
+    reads: Vec<ReadOp>,
+    /// True if these are known to be the ones that the method makes each time.
+    is_known: bool,
+}
+
 /// One of the turns that contended objects take.
 #[derive(Default)]
 struct Turn {
@@ -130,6 +138,8 @@ pub struct Runtime {
     habits: Box<[Mutex<HashMap<u64, ReadPattern>>]>,
     hasher: RandomState,
     turns: Box<[Turn]>,
+    /// The number of calls that have any of the turns or wait for one.
+    waiting: AtomicU32,
 }
 
 impl Default for Runtime {
@@ -148,6 +158,7 @@ impl Runtime {
             habits: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             turns: (0..TURNS).map(|_| Turn::default()).collect(),
+            waiting: AtomicU32::new(0),
         }
     }
 
@@ -183,39 +194,39 @@ impl Runtime {
         let class = catalogue.class(request.class).map_err(|message| {
             failed(request, errno::EOPNOTSUPP, Failure { message, ..Failure::default() })
         })?;
-        let habit = self.hasher.hash_one((class.id(), request.method));
-        let mut reads = self.habitual(habit);
-        let turn = &self.turns[self.hasher.hash_one(request.object) as usize % TURNS];
+        let method = self.hasher.hash_one((class.id(), request.method));
+        let mut habit = self.habit(method);
+        let turn = || self.hasher.hash_one(request.object) as usize % TURNS;
+        // As a rule nobody waits for any, and the object's need not be found.
+        let is_contended = || {
+            self.waiting.load(Ordering::Relaxed) > 0 && self.turns[turn()].calls.load(Ordering::Relaxed) > 0
+        };
         let mut mine = None;
         for attempt in 1..=ATTEMPTS_MAX {
             // Whoever comes while others take turns stands in line too.
-            if mine.is_none() && (attempt > CONFLICTS_MIN || turn.calls.load(Ordering::Relaxed) > 0) {
+            if mine.is_none() && (attempt > CONFLICTS_MIN || is_contended()) {
                 if place == Place::Connection {
                     return Err(contended(request, attempt - 1));
                 }
-                mine = Some(Waiting::new(turn));
+                mine = Some(Waiting::new(&self.turns[turn()], &self.waiting));
             }
             let _turn = match &mine {
-                Some(_) => Some(turn.lock.lock().await),
+                Some(waiting) => Some(waiting.turn.lock.lock().await),
                 None => None,
             };
-            let prefetched = !reads.is_empty();
-            let attempted = match self.attempt(place, store, catalogue, class, request, reads).await {
+            let prefetched = !habit.reads.is_empty();
+            let attempted = match self.attempt(place, store, catalogue, class, request, habit).await {
                 // Other inputs may have made the method read much that this one does not need.
                 Err(CallError::Exceeded { bound: Bound::Reads | Bound::Memory, .. }) if prefetched => {
-                    self.forget(habit);
+                    self.forget(method);
                     Attempt::Refused(Vec::new())
                 }
                 attempted => attempted?,
             };
             match attempted {
-                Attempt::Done(mut called, used) => {
-                    self.learn(habit, used);
-                    called.attempts = attempt;
-                    return Ok(called);
-                }
+                Attempt::Done(called) => return Ok(Called { attempts: attempt, ..called }),
                 // The same questions will be asked again, most likely: all at once this time.
-                Attempt::Refused(again) => reads = again,
+                Attempt::Refused(again) => habit = Habit { method, reads: again, is_known: false },
             }
         }
         Err(contended(request, ATTEMPTS_MAX))
@@ -228,8 +239,10 @@ impl Runtime {
         catalogue: &Arc<Catalogue>,
         class: &Arc<Class>,
         request: &Request<'_>,
-        reads: Vec<ReadOp>,
+        habit: Habit,
     ) -> Result<Attempt, CallError> {
+        let Habit { method, reads, is_known } = habit;
+        let prefetched = reads.len();
         let bounds = request.bounds.unwrap_or(class.bounds).clamped();
         let mut fetched = Fetched::default();
         let mut view = View::default();
@@ -243,7 +256,6 @@ impl Runtime {
                 return Err(exceeded(request, bound, bounds));
             }
             let call = Call::new(std::mem::take(&mut view), catalogue.clone());
-            let begun = Instant::now();
             let machines = match place {
                 Place::Thread => &self.machines,
                 Place::Connection => &self.short,
@@ -251,6 +263,9 @@ impl Runtime {
             let (mut call, ended, instructions) = machines.with(|vm| {
                 let input = request.input.clone();
                 let done = vm.run(call, class, request.method, input, &left);
+                if matches!(done.1, Ended::Fatal(Fatal::Missing)) {
+                    left.wall = vm.wall_left();
+                }
                 // A machine that ran out of something may be large, or in the middle of anything.
                 let keep =
                     !matches!(&done.1, Ended::Fatal(fatal) if *fatal != Fatal::Missing) && !vm.is_bloated();
@@ -261,7 +276,7 @@ impl Runtime {
             match ended {
                 Ended::Returned(result) => break (call, result, instructions),
                 Ended::Failed(number, message) => {
-                    let output = call.buffers.freeze(call.output);
+                    let output = call.buffers.take(call.output);
                     return Err(failed(request, number, Failure { message, output, log: call.log }));
                 }
                 Ended::Fatal(Fatal::Bound(bound)) => return Err(exceeded(request, bound, bounds)),
@@ -270,25 +285,24 @@ impl Runtime {
                     return Err(failed(request, errno::EFAULT, Failure { message, ..Failure::default() }));
                 }
                 Ended::Fatal(Fatal::Missing) => {
-                    left.wall = left.wall.saturating_sub(begun.elapsed());
                     if left.wall.is_zero() {
                         return Err(exceeded(request, Bound::Wall, bounds));
                     }
                     // So a call whose caller is gone ends here, and others get their turn.
                     yield_now().await;
                     let wanted: Vec<ReadOp> = call.missing.take().flatten().into_iter().collect();
-                    let again = || reads_of(&call).into_iter().chain(wanted.clone()).collect();
-                    view = call.view.clone();
                     let asked = wanted.clone();
+                    view = call.view;
                     if !fetch(store, request.object, &mut view, asked, &bounds, &mut fetched).await? {
-                        return Ok(Attempt::Refused(again()));
+                        return Ok(Attempt::Refused(
+                            used(&view, &call.used).cloned().chain(wanted).collect(),
+                        ));
                     }
                 }
             }
         };
-        let used = reads_of(&call);
         let mut call = call;
-        let output = call.buffers.freeze(call.output);
+        let output = call.buffers.take(call.output);
         if result < 0 {
             let number = i32::try_from(-result).unwrap_or(errno::EIO);
             let failure = Failure { message: errno::text(number), output, log: call.log };
@@ -324,20 +338,24 @@ impl Runtime {
                             fence,
                         });
                     }
-                    return Ok(Attempt::Refused(used));
+                    return Ok(Attempt::Refused(used(&call.view, &call.used).cloned().collect()));
                 }
             }
         }
-        Ok(Attempt::Done(called, used))
+        // As a rule it has made the same reads again, which is known.
+        let is_usual = call.view.answers.len() == prefetched && call.used.iter().copied().eq(0..prefetched);
+        if !(is_known && is_usual) {
+            self.learn(method, used(&call.view, &call.used));
+        }
+        Ok(Attempt::Done(called))
     }
 
     /// Returns the reads that a method makes each time, if it does.
-    fn habitual(&self, method: u64) -> Vec<ReadOp> {
+    fn habit(&self, method: u64) -> Habit {
         let habits = self.habits[method as usize % SHARDS].lock();
-        match habits.get(&method) {
-            Some(habit) if habit.repeats > 0 => habit.reads.clone(),
-            _ => Vec::new(),
-        }
+        let known = habits.get(&method).filter(|pattern| pattern.repeats > 0);
+        let reads = known.map_or_else(Vec::new, |pattern| pattern.reads.clone());
+        Habit { method, reads, is_known: known.is_some() }
     }
 
     /// Forgets the reads that a method made.
@@ -346,7 +364,7 @@ impl Runtime {
     }
 
     /// Notes the reads that a method made.
-    fn learn(&self, method: u64, reads: Vec<ReadOp>) {
+    fn learn<'r>(&self, method: u64, reads: impl ExactSizeIterator<Item = &'r ReadOp> + Clone) {
         if reads.len() > HABIT_READS_MAX {
             return self.forget(method);
         }
@@ -355,10 +373,10 @@ impl Runtime {
             habits.clear();
         }
         let habit = habits.entry(method).or_default();
-        if habit.reads == reads {
+        if habit.reads.iter().eq(reads.clone()) {
             habit.repeats = habit.repeats.saturating_add(1);
         } else {
-            *habit = ReadPattern { reads, repeats: 0 };
+            *habit = ReadPattern { reads: reads.cloned().collect(), repeats: 0 };
         }
     }
 }
@@ -377,25 +395,31 @@ async fn yield_now() {
 }
 
 /// One of the calls that have a turn or wait for it.
-struct Waiting<'a>(&'a Turn);
+struct Waiting<'a> {
+    turn: &'a Turn,
+    /// The number of all such calls.
+    all: &'a AtomicU32,
+}
 
 impl<'a> Waiting<'a> {
-    fn new(turn: &'a Turn) -> Self {
+    fn new(turn: &'a Turn, all: &'a AtomicU32) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
         turn.calls.fetch_add(1, Ordering::Relaxed);
-        Self(turn)
+        Self { turn, all }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.calls.fetch_sub(1, Ordering::Relaxed);
+        self.turn.calls.fetch_sub(1, Ordering::Relaxed);
+        self.all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// The end of an attempt that did not fail.
 enum Attempt {
-    /// A call that took effect, with the answers that it used.
-    Done(Called, Vec<ReadOp>),
+    /// A call that took effect.
+    Done(Called),
     /// The object was changed by another client, and these answers will be needed again.
     Refused(Vec<ReadOp>),
 }
@@ -416,8 +440,9 @@ impl Fetched {
     }
 }
 
-fn reads_of(call: &Call) -> Vec<ReadOp> {
-    call.used.iter().map(|at| call.view.answers[*at].0.clone()).collect()
+/// Returns the questions whose answers a call has used, by their positions in its view.
+fn used<'v>(view: &'v View, positions: &'v [usize]) -> impl ExactSizeIterator<Item = &'v ReadOp> + Clone {
+    positions.iter().map(move |at| &view.answers[*at].0)
 }
 
 /// Adds answers to a view; false if the object is not at the view's version any more.
@@ -441,7 +466,11 @@ async fn fetch(
     let alone = reads.len() == 1;
     for (read, mut answer) in reads.into_iter().zip(answers) {
         fetched.bytes += bytes_of(&answer);
-        if alone && !complete(store, object, version, (&read, &mut answer), bounds, fetched).await? {
+        // Boxed because it is rare: what every call waits for stays small.
+        if alone
+            && is_cut(&answer)
+            && !Box::pin(complete(store, object, version, (&read, &mut answer), bounds, fetched)).await?
+        {
             return Ok(false);
         }
         // What was cut because other answers filled the reply is asked for again if it is needed.
@@ -450,6 +479,11 @@ async fn fetch(
         }
     }
     Ok(true)
+}
+
+/// Returns whether an answer about bytes was cut.
+fn is_cut(answer: &Answer) -> bool {
+    matches!(answer, Answer::Range(range) if range.next.is_some())
 }
 
 /// Adds the rest of a range of bytes to an answer that was cut, as it is where there are more extents than one answer may

@@ -17,8 +17,9 @@ mod module;
 mod objclass;
 mod stack;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use bytes::Bytes;
 use mlua_sys as ffi;
@@ -27,6 +28,7 @@ pub(crate) use self::host::Fatal;
 use self::host::{Host, allocate, host_of, raise_fatal};
 use self::stack::{BUFFER_KEY, Native, Raise, Stack};
 use crate::bounds::Bounds;
+use crate::buffer::BufferId;
 use crate::call::Call;
 use crate::catalogue::Class;
 use crate::errno::{self, Errno};
@@ -38,7 +40,12 @@ const SPARE_BYTES_MAX: usize = 8 << 20;
 /// The text of the environment.
 pub(crate) const PRELUDE: &str = include_str!("prelude.lua");
 /// Its name, which is that of no class.
-const PRELUDE_NAME: &std::ffi::CStr = c"=[nacre]";
+const PRELUDE_NAME: &CStr = c"=[nacre]";
+/// The variables that the prelude's `begin` sets, in the order in which it has them.
+const BEGINNING: [&CStr; 4] = [c"depth", c"writable", c"registered", c"earlier"];
+/// The numbers of a call's input and output, which are its first buffers.
+const INPUT: BufferId = 0;
+const OUTPUT: BufferId = 1;
 
 /// The end of a run.
 #[derive(Debug)]
@@ -56,8 +63,13 @@ pub(crate) struct Vm {
     state: *mut ffi::lua_State,
     /// Lua holds its address: in the allocator, and in the state's extra space.
     host: Box<Host>,
-    run: c_int,
+    /// Functions of the prelude, by their references in the registry.
+    prepare: c_int,
+    begin: c_int,
     inspect: c_int,
+    /// The buffers that every call has, as values of Lua's.
+    input: c_int,
+    output: c_int,
     /// Bytes in use after the last collection.
     floor: usize,
 }
@@ -66,7 +78,7 @@ pub(crate) struct Vm {
 unsafe impl Send for Vm {}
 
 /// All natives, by the name of their table; the order gives their numbers.
-const TABLES: &[(&std::ffi::CStr, &[(&str, Native)])] = &[
+const TABLES: &[(&CStr, &[(&str, Native)])] = &[
     (c"base", library::NATIVES),
     (c"bufferlist", library::BUFFER_NATIVES),
     (c"objclass", objclass::NATIVES),
@@ -79,7 +91,7 @@ unsafe extern "C-unwind" fn dispatch(state: *mut ffi::lua_State) -> c_int {
     // to drop.
     unsafe {
         let number = ffi::lua_tointegerx(state, ffi::lua_upvalueindex(1), std::ptr::null_mut());
-        match enter(state, number as usize) {
+        match enter(state, NATIVES[number as usize]) {
             Outcome::Results(count) => count,
             Outcome::Error => ffi::lua_error(state),
             Outcome::Fatal => raise_fatal(state),
@@ -98,14 +110,13 @@ enum Outcome {
 ///
 /// # Safety
 ///
-/// Called from [`dispatch`].
-unsafe fn enter(state: *mut ffi::lua_State, number: usize) -> Outcome {
+/// Called from a function that Lua has called.
+unsafe fn enter(state: *mut ffi::lua_State, native: Native) -> Outcome {
     // SAFETY: the state is a Vm's.
     let host = unsafe { host_of(state) };
     let before = host.enter_native();
     // SAFETY: native mode lasts until the end of this function, and a C function has LUA_MINSTACK free slots.
     let stack = unsafe { Stack::new(state, host) };
-    let native = NATIVES[number];
     let result = catch_unwind(AssertUnwindSafe(|| native(&stack)));
     let outcome = match result {
         Ok(Ok(count)) if !host.is_fatal() => Outcome::Results(count),
@@ -194,6 +205,82 @@ unsafe extern "C-unwind" fn make_linear(state: *mut ffi::lua_State) -> c_int {
     }
 }
 
+/// `pcall`: Lua's own function, the upvalue. What ends a call for good is raised again, and the error number is put before the text where
+/// an operation failed.
+unsafe extern "C-unwind" fn pcall(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: the upvalue is the one that `make_pcall` gave. Nothing in this frame has to be dropped when an error is raised; Lua's own
+    // function uses no upvalues. It leaves its results on top, and after an error far fewer values than there is room for.
+    unsafe {
+        if ffi::lua_gettop(state) == 0 {
+            ffi::lua_pushnil(state);
+        }
+        let Some(function) = ffi::lua_tocfunction(state, ffi::lua_upvalueindex(1)) else { return 0 };
+        let results = function(state);
+        let host = host_of(state);
+        if host.is_fatal() {
+            return raise_fatal(state);
+        }
+        // An error may have been that too many calls were nested in each other, those around the class's own among them.
+        host.touch();
+        if ffi::lua_toboolean(state, -results) == 0
+            && let Some(number) = host.take_errno()
+        {
+            ffi::lua_pushinteger(state, -i64::from(number));
+            ffi::lua_insert(state, -2);
+            return results + 1;
+        }
+        results
+    }
+}
+
+/// Makes [`pcall`] of Lua's function.
+unsafe extern "C-unwind" fn make_pcall(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: called by the prelude with the function.
+    unsafe {
+        ffi::lua_settop(state, 1);
+        ffi::lua_pushcclosure(state, pcall, 1);
+        1
+    }
+}
+
+/// `string.format`: Lua's own function, the first upvalue, or the prelude's, the second one, where a value has to be converted first.
+unsafe extern "C-unwind" fn format(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: the upvalues are those that `make_format` gave. Nothing in this frame has to be dropped when one of the functions raises an
+    // error; Lua's own uses no upvalues. The answer of the native function is removed, so there is a slot for the other function.
+    unsafe {
+        match enter(state, library::format) {
+            // It is the text.
+            Outcome::Results(_) if ffi::lua_type(state, -1) == ffi::LUA_TSTRING => 1,
+            Outcome::Results(_) => {
+                let convert = ffi::lua_toboolean(state, -1) != 0;
+                ffi::lua_settop(state, -2);
+                if convert {
+                    ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
+                    ffi::lua_insert(state, 1);
+                    ffi::lua_call(state, ffi::lua_gettop(state) - 1, 1);
+                    return 1;
+                }
+                match ffi::lua_tocfunction(state, ffi::lua_upvalueindex(1)) {
+                    Some(function) => function(state),
+                    None => 0,
+                }
+            }
+            Outcome::Error => ffi::lua_error(state),
+            Outcome::Fatal => raise_fatal(state),
+        }
+    }
+}
+
+/// Makes [`format`] of Lua's function and the prelude's.
+unsafe extern "C-unwind" fn make_format(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: called by the prelude with the two functions.
+    unsafe {
+        ffi::lua_settop(state, 2);
+        ffi::lua_pushcclosure(state, format, 2);
+        1
+    }
+}
+
 impl Vm {
     /// Makes a machine with its environment.
     pub fn new() -> Self {
@@ -208,7 +295,7 @@ impl Vm {
             state
         };
         host.set_state(state);
-        let mut vm = Self { state, host, run: 0, inspect: 0, floor: 0 };
+        let mut vm = Self { state, host, prepare: 0, begin: 0, inspect: 0, input: 0, output: 0, floor: 0 };
         vm.furnish();
         vm
     }
@@ -216,7 +303,7 @@ impl Vm {
     /// Opens Lua's libraries and runs the prelude.
     fn furnish(&mut self) {
         let state = self.state;
-        let open: [(&std::ffi::CStr, ffi::lua_CFunction); 4] = [
+        let open: [(&CStr, ffi::lua_CFunction); 4] = [
             (c"_G", ffi::luaopen_base),
             (c"table", ffi::luaopen_table),
             (c"string", ffi::luaopen_string),
@@ -248,11 +335,25 @@ impl Vm {
                 ffi::lua_pushinteger(state, (*number).into());
                 ffi::lua_rawset(state, -3);
             }
-            let status = ffi::lua_pcall(state, 3, 2, 0);
+            let status = ffi::lua_pcall(state, 3, 4, 0);
             assert_eq!(status, ffi::LUA_OK, "the prelude fails: {}", top_text(state));
+            for (number, name) in (1..).zip(BEGINNING) {
+                let found = ffi::lua_getupvalue(state, -1, number);
+                assert!(!found.is_null() && CStr::from_ptr(found) == name, "{name:?} is variable {number}");
+                ffi::lua_settop(state, -2);
+            }
+            self.begin = ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
+            self.prepare = ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
             self.inspect = ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
-            self.run = ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX);
+            // The first one calls a method as an OSD does.
+            ffi::lua_settop(state, 0);
         }
+        let stack = self.stack();
+        stack.push_buffer(INPUT);
+        let input = stack.register();
+        stack.push_buffer(OUTPUT);
+        let output = stack.register();
+        (self.input, self.output) = (input, output);
         self.collect();
     }
 
@@ -288,6 +389,10 @@ impl Vm {
                     ffi::lua_setfield(state, -2, table.as_ptr());
                 }
             }
+            ffi::lua_pushcclosure(state, make_format, 0);
+            ffi::lua_setfield(state, -2, c"format".as_ptr());
+            ffi::lua_pushcclosure(state, make_pcall, 0);
+            ffi::lua_setfield(state, -2, c"pcall".as_ptr());
             for (name, all) in [(c"linear", 1), (c"linear_first", 0)] {
                 ffi::lua_pushboolean(state, all);
                 ffi::lua_pushcclosure(state, make_linear, 1);
@@ -303,10 +408,10 @@ impl Vm {
     }
 
     /// Calls the function below its arguments in protected mode, and returns whether it succeeded.
-    fn protect(&self, arguments: c_int) -> bool {
+    fn protect(&self, arguments: c_int, results: c_int) -> bool {
         self.host.leave_native(false);
         // SAFETY: function and arguments are on the stack. Errors end in lua_pcall.
-        let status = unsafe { ffi::lua_pcall(self.state, arguments, 1, 0) };
+        let status = unsafe { ffi::lua_pcall(self.state, arguments, results, 0) };
         self.host.enter_native();
         status == ffi::LUA_OK
     }
@@ -314,52 +419,63 @@ impl Vm {
     /// Runs a method. The call is returned with all that happened in it, and the instructions that it took.
     pub fn run(
         &mut self,
-        call: Call,
+        mut call: Box<Call>,
         class: &Class,
         method: &str,
         input: Bytes,
         bounds: &Bounds,
-    ) -> (Call, Ended, u64) {
+    ) -> (Box<Call>, Ended, u64) {
+        let input = call.buffers.add(input);
+        call.output = call.buffers.add(Bytes::new());
+        assert_eq!((input, call.output), (INPUT, OUTPUT), "a new call has no buffers");
         self.host.begin(call, bounds);
-        let ended = match self.push_call(class, method, input) {
+        let ended = match self.push_method(class, method) {
             Err(ended) => ended,
-            Ok(()) => match self.protect(6) {
-                true => self.returned(),
-                false => self.failed(),
-            },
+            Ok(()) => {
+                let stack = self.stack();
+                stack.push_registered(self.input);
+                stack.push_registered(self.output);
+                match self.protect(2, ffi::LUA_MULTRET) {
+                    true => self.returned(),
+                    false => self.failed(),
+                }
+            }
         };
         let taken = bounds.instructions.saturating_sub(self.host.instructions_left());
         let (call, ended) = self.finish(ended);
         (call, ended, taken)
     }
 
-    /// Pushes the function that calls a method, and its arguments.
-    fn push_call(&self, class: &Class, method: &str, input: Bytes) -> Result<(), Ended> {
+    /// Pushes the function that a method is.
+    fn push_method(&self, class: &Class, method: &str) -> Result<(), Ended> {
         let stack = self.stack();
-        stack.push_registered(self.run);
+        // What was exceeded, the host knows.
+        let exceeded = |_: Raise| Ended::Failed(errno::EIO, String::new());
+        if keep::push_method(&stack, class, method, self.begin).map_err(exceeded)? {
+            return Ok(());
+        }
+        stack.push_registered(self.prepare);
         stack.push_bytes(class.name.as_bytes());
         stack.push_bytes(method.as_bytes());
-        let (input, output) = stack.call(|call| {
-            let input = call.buffers.add(input);
-            call.output = call.buffers.add(Bytes::new());
-            (input, call.output)
-        });
-        stack.push_buffer(input);
-        stack.push_buffer(output);
         stack.push_class(class).map_err(|text| Ended::Failed(errno::EIO, text))?;
-        // What was exceeded, the host knows.
-        stack.push_kept(class).map_err(|_| Ended::Failed(errno::EIO, String::new()))
+        stack.push_kept(class).map_err(exceeded)?;
+        if self.protect(4, 1) { Ok(()) } else { Err(self.failed()) }
+    }
+
+    /// Returns the time that is left to the last call.
+    pub fn wall_left(&self) -> Duration {
+        self.host.wall_left()
     }
 
     /// Runs the text of a class, and returns the methods that it registers: five strings for each.
-    pub fn inspect(&mut self, call: Call, class: &Class, bounds: &Bounds) -> (Ended, Vec<String>) {
+    pub fn inspect(&mut self, call: Box<Call>, class: &Class, bounds: &Bounds) -> (Ended, Vec<String>) {
         self.host.begin(call, bounds);
         let stack = self.stack();
         stack.push_registered(self.inspect);
         let mut found = Vec::new();
         let ended = match stack.push_class(class) {
             Err(text) => Ended::Failed(errno::EINVAL, text),
-            Ok(()) if self.protect(1) => {
+            Ok(()) if self.protect(1, 1) => {
                 let table = stack.top();
                 for number in 1..=stack.length(table) {
                     stack.push_element(table, number as i64);
@@ -375,8 +491,11 @@ impl Vm {
         (ended, found)
     }
 
-    /// Reads the result on top of the stack.
+    /// Reads the last of the results, of which there may be none.
     fn returned(&self) -> Ended {
+        if self.stack().top() == 0 {
+            return Ended::Returned(0);
+        }
         match self.stack().to_integer(-1) {
             Some(value) if i32::try_from(value).is_ok() => Ended::Returned(value),
             Some(value) => Ended::Failed(
@@ -403,7 +522,7 @@ impl Vm {
         Ended::Failed(self.host.take_errno().unwrap_or(errno::EIO), text)
     }
 
-    fn finish(&mut self, ended: Ended) -> (Call, Ended) {
+    fn finish(&mut self, ended: Ended) -> (Box<Call>, Ended) {
         let (call, fatal) = self.host.end();
         // SAFETY: empties the stack.
         unsafe { ffi::lua_settop(self.state, 0) };

@@ -5,6 +5,15 @@ mod kit;
 use kit::{eval, value};
 
 #[test]
+fn errors_are_where_the_script_is_wrong() {
+    let error = |body| eval(body).unwrap_err().to_string();
+    let format = error("string.format('%d', 1.5)");
+    assert!(format.contains("c:2: bad argument #2 to 'format'"), "{format}");
+    // Nobody in the class has called its method.
+    assert_eq!(error("error('wrong', 2)"), "c.m on object \"o\" failed: wrong (EIO)");
+}
+
+#[test]
 fn replaced_functions_give_luas_results() {
     let cases = [
         ("('abc'):rep(3, '-')", "abc-abc-abc"),
@@ -40,6 +49,8 @@ fn replaced_functions_give_luas_results() {
             " 3.14|42|x|\"a\\\n\"|ff|    r|l    |",
         ),
         ("string.format('%s %s %s', nil, true, {})", "nil true table"),
+        ("string.format('%d', math.mininteger) .. ('%d'):format(0)", "-92233720368547758080"),
+        ("string.format('%d', '3') .. string.format('%d', 4.0) .. string.format('%d', 5, {})", "345"),
         ("string.format('%s', setmetatable({}, {__tostring = function() return 'mine' end}))", "mine"),
         ("string.unpack('<i8', string.pack('<i8', -5))", "-5"),
         ("table.concat({1, 2, 3}, ', ')", "1, 2, 3"),
@@ -51,6 +62,10 @@ fn replaced_functions_give_luas_results() {
             "tostring(1e15) .. ' ' .. tostring(2^53) .. ' ' .. tostring(10 // 3) .. ' ' .. tostring(-0.0)",
             "1e+15 9.007199254741e+15 3 -0.0",
         ),
+        ("select('#', pcall(function() return 1, nil, nil end))", "4"),
+        ("select('#', pcall(error)) .. tostring(pcall())", "2false"),
+        ("select(2, pcall(nacre.fail, 5, 'x')) .. select(3, pcall(nacre.fail, 5, 'x'))", "-5x"),
+        ("select('#', pcall(pcall, nacre.fail, 5, 'x'))", "4"),
         ("tonumber('0x10') + tonumber('z', 36)", "51"),
         ("math.maxinteger // -1", "-9223372036854775807"),
         ("math.type(1) .. math.type(1.0)", "integerfloat"),

@@ -270,6 +270,10 @@ impl ObjectStore for Store {
         self.objects.window()
     }
 
+    fn version_now(&self, object: &ObjectId) -> Option<u64> {
+        self.objects.version_now(object)
+    }
+
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.objects.list(after, limit)
     }

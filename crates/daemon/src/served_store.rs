@@ -259,6 +259,13 @@ impl ObjectStore for ServedStore {
         }
     }
 
+    fn version_now(&self, object: &ObjectId) -> Option<u64> {
+        match self {
+            ServedStore::Log { store, .. } => store.version_now(object),
+            ServedStore::Other(store) => store.version_now(object),
+        }
+    }
+
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         match self {
             ServedStore::Log { store, .. } => store.list(after, limit),

@@ -493,6 +493,13 @@ impl Engine {
         }
     }
 
+    /// Returns the version of an object that exists, unless that waits to be durable.
+    pub fn version_now(&self, object: &ObjectId) -> Option<u64> {
+        let shard = self.shard(object).lock();
+        let node = shard.get(object).filter(|node| node.exists)?;
+        self.log.is_acked(node.durable_batch).then_some(node.version)
+    }
+
     /// Returns the position of the window of writes, if the store has one.
     pub fn window(&self) -> Option<WindowPosition> {
         self.window_id.map(|window| WindowPosition { window, position: self.log.tokens() })

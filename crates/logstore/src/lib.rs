@@ -573,6 +573,10 @@ impl ObjectStore for LogStore {
         self.owner.engine.window()
     }
 
+    fn version_now(&self, object: &ObjectId) -> Option<u64> {
+        self.owner.engine.version_now(object)
+    }
+
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.owner.engine.list(after, limit)
     }

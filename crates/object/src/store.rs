@@ -39,6 +39,12 @@ pub trait ObjectStore: Send + Sync + 'static {
         None
     }
 
+    /// Returns the version that a read of the object would find now, where the store knows it without one; `None` where only a read
+    /// tells, as in most stores.
+    fn version_now(&self, _object: &ObjectId) -> Option<u64> {
+        None
+    }
+
     /// Lists objects that exist, in ascending order of their ids, from the first one after `after`: at most
     /// `limit`, and at most [`PAGE_ENTRIES_MAX`](crate::limit::PAGE_ENTRIES_MAX). A short page is not the end of
     /// the list; an empty one is.
@@ -131,6 +137,10 @@ impl<S: ObjectStore + ?Sized> ObjectStore for std::sync::Arc<S> {
 
     fn window(&self) -> Option<WindowPosition> {
         (**self).window()
+    }
+
+    fn version_now(&self, object: &ObjectId) -> Option<u64> {
+        (**self).version_now(object)
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {

@@ -1,6 +1,8 @@
 //! A process of servers: each has a connection to the store, a registry and a machine for Lua, learns of new versions in one way, and notes
 //! when it has them. A call proves that it runs what it has.
 
+use std::io::ErrorKind;
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,8 @@ use nacre_object::ObjectStore as _;
 use nacre_object::watch::{Event, Notification, Watch, WatchOptions};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::committer::{decode, failed};
@@ -95,13 +98,18 @@ struct Host {
 /// One server.
 struct Server {
     store: nacre::Store,
-    classes: Classes,
+    classes: Arc<Classes>,
     object: ObjectId,
     source: Source,
     relay: Relay,
     /// The connections to the servers to which it passes records on.
     links: Vec<TcpStream>,
-    /// The classes that a call runs now.
+    live: Live,
+}
+
+/// The classes that a call at a server runs now, and the version of the study's.
+#[derive(Default)]
+struct Live {
     catalogue: Arc<Catalogue>,
     version: u64,
 }
@@ -113,8 +121,8 @@ enum Source {
     Push(Watch),
     /// Other servers; the sender is for the tasks that hear them.
     Relay(mpsc::UnboundedSender<Bytes>, mpsc::UnboundedReceiver<Bytes>),
-    /// Datagrams of a group, and the space for one.
-    Group(UdpSocket, Vec<u8>),
+    /// Datagrams of a group.
+    Group(Arc<UdpSocket>),
 }
 
 /// Something new.
@@ -156,7 +164,7 @@ impl Host {
     async fn work(&mut self, work: Work) -> Result<Answer, BenchError> {
         match work {
             Work::Listen => {
-                if let Some(Source::Group(socket, _)) = self.servers.first().map(|server| &server.source) {
+                if let Some(Source::Group(socket)) = self.servers.first().map(|server| &server.source) {
                     let address = socket.local_addr().map_err(BenchError::io("find the own address"))?;
                     return Ok(Answer::Listening(address.to_string()));
                 }
@@ -236,7 +244,7 @@ async fn hear_store(mut watch: Watch, sender: mpsc::UnboundedSender<Bytes>) {
 impl Server {
     async fn open(orders: &Orders, place: u32) -> Result<Self, BenchError> {
         let store = server::open(&orders.uri).await?;
-        let classes = Classes::new(Arc::new(store.clone()));
+        let classes = Arc::new(Classes::new(Arc::new(store.clone())));
         let source = match orders.way {
             // The study measures the servers themselves then.
             Way::Ask => return Err(BenchError::Process("a server that asks is one of Nacre's".into())),
@@ -259,9 +267,9 @@ impl Server {
                 Source::Relay(sender, receiver)
             }
             Way::Reflect => {
-                let socket =
-                    UdpSocket::bind(("127.0.0.1", 0)).await.map_err(BenchError::io("open a socket"))?;
-                Source::Group(socket, vec![0; RECORD_BYTES_MAX as usize])
+                let socket = UdpSocket::bind(("127.0.0.1", 0)).map_err(BenchError::io("open a socket"))?;
+                socket.set_read_timeout(Some(REPAIR)).map_err(BenchError::io("set a time limit"))?;
+                Source::Group(Arc::new(socket))
             }
         };
         Ok(Self {
@@ -271,23 +279,29 @@ impl Server {
             source,
             relay: Relay::new(orders.way, place, orders.servers, orders.fan_out),
             links: Vec::new(),
-            catalogue: Arc::default(),
-            version: 0,
+            live: Live::default(),
         })
     }
 
     /// Waits until a version is live here. Returns the versions that were, each with its time.
     async fn observe(&mut self, version: u64) -> Result<Vec<(u64, u64)>, BenchError> {
+        if let Source::Group(socket) = &self.source {
+            let (socket, classes, runtime) = (socket.clone(), self.classes.clone(), Handle::current());
+            let live = std::mem::take(&mut self.live);
+            // A thread that waits in the system's call for the next datagram takes nothing else for it.
+            let hearing =
+                tokio::task::spawn_blocking(move || hear_group(&socket, &classes, &runtime, live, version));
+            let (live, seen) = hearing.await.map_err(failed)??;
+            self.live = live;
+            return Ok(seen);
+        }
         let mut seen = Vec::new();
-        while self.version < version {
-            let late = || {
-                BenchError::Process(format!("version {version} was not live at a server within {LIMIT:?}"))
-            };
-            let news = tokio::time::timeout(LIMIT, self.wait()).await.map_err(|_| late())??;
-            let before = self.version;
+        while self.live.version < version {
+            let news = tokio::time::timeout(LIMIT, self.wait()).await.map_err(|_| late(version))??;
+            let before = self.live.version;
             let at_ns = self.take(news).await?;
-            if self.version > before {
-                seen.push((self.version, at_ns));
+            if self.live.version > before {
+                seen.push((self.live.version, at_ns));
             }
         }
         Ok(seen)
@@ -311,15 +325,8 @@ impl Server {
                 }
             },
             Source::Relay(_, receiver) => receiver.recv().await.map(News::Record).ok_or_else(ended),
-            Source::Group(socket, buffer) => {
-                match tokio::time::timeout(REPAIR, socket.recv_from(buffer)).await {
-                    Ok(received) => {
-                        let (length, _) = received.map_err(BenchError::io("receive a datagram"))?;
-                        Ok(News::Record(Bytes::copy_from_slice(&buffer[..length])))
-                    }
-                    Err(_) => Ok(News::Changed),
-                }
-            }
+            // A thread hears them.
+            Source::Group(_) => Err(ended()),
         }
     }
 
@@ -331,24 +338,18 @@ impl Server {
                     // Events up to here are about what is read now.
                     while let std::task::Poll::Ready(Some(Ok(_))) = watch.try_next() {}
                 }
-                let catalogue = self.classes.catalogue().await?;
-                let at_ns = now_ns();
-                let version = catalogue.classes.get(CLASS).map_or(0, |class| class.version);
-                if version > self.version {
-                    (self.version, self.catalogue) = (version, catalogue);
-                }
-                Ok(at_ns)
+                Ok(self.live.replace(self.classes.catalogue().await?))
             }
             News::Epoch => {
                 let Source::Map(follower) = &self.source else { return Ok(now_ns()) };
                 let (state, epoch) = (follower.state(), follower.state().epoch());
                 let Some(value) = state.get(CLASS.as_bytes()) else { return Ok(now_ns()) };
                 let text = value.value.clone();
-                Ok(self.install(epoch, text))
+                Ok(self.live.install(epoch, text))
             }
             News::Notified(notification) => {
                 let record = notification.payload().clone();
-                let at_ns = self.install_record(&record)?;
+                let at_ns = self.live.install_record(&record)?;
                 notification.acknowledge(Bytes::new())?;
                 Ok(at_ns)
             }
@@ -361,40 +362,115 @@ impl Server {
                 for link in &mut self.links {
                     link.write_all(&frame).await.map_err(BenchError::io("pass a record on"))?;
                 }
-                Ok(self.install(version, text))
+                Ok(self.live.install(version, text))
             }
         }
-    }
-
-    fn install_record(&mut self, record: &Bytes) -> Result<u64, BenchError> {
-        let (version, text) = decode(record).ok_or_else(unreadable)?;
-        Ok(self.install(version, text))
-    }
-
-    /// Makes a text the class that calls run, unless they run a newer one.
-    fn install(&mut self, version: u64, text: Bytes) -> u64 {
-        if version > self.version {
-            let methods = vec![Method { name: METHOD.to_owned(), ..Method::default() }];
-            let class = Class::new(CLASS.to_owned(), version, text, methods, Bounds::default());
-            self.catalogue = Arc::new(Catalogue::of(class));
-            self.version = version;
-        }
-        now_ns()
     }
 
     /// Calls the method, which has to be that of the newest version.
     async fn verify(&self) -> Result<(), BenchError> {
         let request = Request::new(&self.object, CLASS, METHOD);
         let called =
-            self.classes.runtime().call(&self.store, &self.catalogue, &request).await.map_err(failed)?;
-        if called.output != self.version.to_string() {
-            let text = format!("a server called version {:?} when {} was live", called.output, self.version);
+            self.classes.runtime().call(&self.store, &self.live.catalogue, &request).await.map_err(failed)?;
+        let version = self.live.version;
+        if called.output != version.to_string() {
+            let text = format!("a server called version {:?} when {version} was live", called.output);
             return Err(BenchError::Lost(text));
         }
         Ok(())
     }
 }
 
+impl Live {
+    /// Makes classes those that calls run, unless they run a newer version. Returns the time at which they are.
+    fn replace(&mut self, catalogue: Arc<Catalogue>) -> u64 {
+        let at_ns = now_ns();
+        let version = catalogue.classes.get(CLASS).map_or(0, |class| class.version);
+        if version > self.version {
+            *self = Self { catalogue, version };
+        }
+        at_ns
+    }
+
+    /// Makes a text the class that calls run, unless they run a newer one. Returns the time at which it is.
+    fn install(&mut self, version: u64, text: Bytes) -> u64 {
+        if version > self.version {
+            let methods = vec![Method { name: METHOD.to_owned(), ..Method::default() }];
+            let class = Class::new(CLASS.to_owned(), version, text, methods, Bounds::default());
+            *self = Self { catalogue: Arc::new(Catalogue::of(class)), version };
+        }
+        now_ns()
+    }
+
+    fn install_record(&mut self, record: &Bytes) -> Result<u64, BenchError> {
+        let (version, text) = decode(record).ok_or_else(unreadable)?;
+        Ok(self.install(version, text))
+    }
+}
+
+/// Hears the datagrams of a group until a version is live. Returns what is live then, and the versions that were, each with its time.
+fn hear_group(
+    socket: &UdpSocket,
+    classes: &Classes,
+    runtime: &Handle,
+    mut live: Live,
+    version: u64,
+) -> Result<(Live, Vec<(u64, u64)>), BenchError> {
+    let mut buffer = [0; RECORD_BYTES_MAX as usize];
+    let (mut seen, mut silence) = (Vec::new(), Duration::ZERO);
+    while live.version < version {
+        let before = live.version;
+        let at_ns = match socket.recv(&mut buffer) {
+            Ok(length) => live.install_record(&Bytes::copy_from_slice(&buffer[..length]))?,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                silence += REPAIR;
+                live.replace(runtime.block_on(classes.catalogue())?)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(BenchError::io("receive a datagram")(error)),
+        };
+        if live.version > before {
+            seen.push((live.version, at_ns));
+            silence = Duration::ZERO;
+        } else if silence >= LIMIT {
+            return Err(late(version));
+        }
+    }
+    Ok((live, seen))
+}
+
+fn late(version: u64) -> BenchError {
+    BenchError::Process(format!("version {version} was not live at a server within {LIMIT:?}"))
+}
+
 fn unreadable() -> BenchError {
     BenchError::Process("a record that was passed on is none of the study's".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text;
+    use super::*;
+
+    #[test]
+    fn a_server_of_a_group_takes_what_it_hears_and_looks_for_what_was_lost() {
+        let runtime = crate::kit::study::runtime().unwrap();
+        runtime.block_on(async {
+            let classes = Classes::new(Arc::new(nacre::open("mem:").unwrap()));
+            // A busy machine may stand still for long.
+            let bounds = Bounds { wall: LIMIT, ..Bounds::default() };
+            for version in 1..=2 {
+                assert_eq!(classes.put(CLASS, text(version), bounds).await.unwrap(), version);
+            }
+            let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+            socket.set_read_timeout(Some(REPAIR)).unwrap();
+            let record = [&1u64.to_le_bytes()[..], &text(1)[..]].concat();
+            socket.send_to(&record, socket.local_addr().unwrap()).unwrap();
+            let handle = Handle::current();
+            let hearing = move || hear_group(&socket, &classes, &handle, Live::default(), 2);
+            let (live, seen) = tokio::task::spawn_blocking(hearing).await.unwrap().unwrap();
+            assert_eq!(seen.iter().map(|(version, _)| *version).collect::<Vec<_>>(), [1, 2]);
+            assert_eq!((live.version, live.catalogue.class(CLASS).unwrap().version), (2, 2));
+        });
+    }
 }

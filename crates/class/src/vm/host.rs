@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mlua_sys as ffi;
 
@@ -56,7 +56,7 @@ pub(crate) struct Host {
     is_fatal: Cell<bool>,
     /// The error number of the error that is on its way.
     errno: Cell<Option<Errno>>,
-    call: RefCell<Option<Call>>,
+    call: RefCell<Option<Box<Call>>>,
     state: Cell<*mut ffi::lua_State>,
     /// The number of blocks that Lua has taken, up to that of its stack.
     taken: Cell<u8>,
@@ -108,7 +108,7 @@ impl Host {
     }
 
     /// Begins a call: sets its bounds, and arms the hook.
-    pub(super) fn begin(&self, call: Call, bounds: &Bounds) {
+    pub(super) fn begin(&self, call: Box<Call>, bounds: &Bounds) {
         *self.call.borrow_mut() = Some(call);
         *self.fatal.borrow_mut() = None;
         self.is_fatal.set(false);
@@ -123,7 +123,7 @@ impl Host {
     }
 
     /// Ends a call: returns it, and the reason why it could not go on, if there is one.
-    pub(super) fn end(&self) -> (Option<Call>, Option<Fatal>) {
+    pub(super) fn end(&self) -> (Option<Box<Call>>, Option<Fatal>) {
         self.limit.set(usize::MAX);
         (self.call.borrow_mut().take(), self.fatal.borrow_mut().take())
     }
@@ -131,6 +131,12 @@ impl Host {
     /// Returns the instructions that are left.
     pub(super) fn instructions_left(&self) -> u64 {
         self.instructions.get().max(0) as u64
+    }
+
+    /// Returns the time that is left to the call.
+    pub(super) fn wall_left(&self) -> Duration {
+        let deadline = self.deadline.get();
+        deadline.map_or(Duration::ZERO, |deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     pub(super) fn is_fatal(&self) -> bool {
@@ -242,7 +248,7 @@ impl Host {
         self.touch();
         let mut call = self.call.borrow_mut();
         // Natives run only between `begin` and `end`, and never within one another.
-        f(call.as_mut().expect("a native function runs within a call"))
+        f(call.as_deref_mut().expect("a native function runs within a call"))
     }
 }
 

@@ -93,6 +93,55 @@ pub(super) fn keep(stack: &Stack<'_>) -> Result<c_int, Raise> {
     Ok(0)
 }
 
+/// The places of what was registered, and of what of it only reads, among the methods that are kept.
+const DECLARED: i64 = 1;
+const READS: i64 = 2;
+
+/// Pushes a method of a class whose methods were kept, and begins its call by the variables of `begin`, a function of the prelude's. Takes
+/// what the class's text took from the bounds. Returns false, with nothing pushed, if none were kept or there is no such method.
+pub(super) fn push_method(
+    stack: &Stack<'_>,
+    class: &Class,
+    method: &str,
+    begin: c_int,
+) -> Result<bool, Raise> {
+    let kept = stack.host().compiled().get(&class.id()).map(|found| found.kept);
+    let Some(Kept::Methods { reference, instructions, bytes }) = kept else { return Ok(false) };
+    stack.push_registered(reference);
+    let methods = stack.top();
+    stack.push_field(methods, method);
+    stack.push_element(methods, READS);
+    stack.push_value(methods + 1);
+    stack.look_up(methods + 2);
+    if stack.kind(methods + 1) != ValueKind::Function || stack.kind(-1) != ValueKind::Boolean {
+        stack.pop(4);
+        return Ok(false);
+    }
+    let only_reads = stack.truth(-1);
+    stack.charge(instructions)?;
+    if !stack.host().occupy(bytes) {
+        return Err(Raise::Fatal);
+    }
+    stack.push_registered(begin);
+    let begin = stack.top();
+    stack.push_integer(0);
+    stack.set_upvalue(begin, 1);
+    stack.push_boolean(!only_reads);
+    stack.set_upvalue(begin, 2);
+    stack.push_nil();
+    stack.set_upvalue(begin, 3);
+    stack.push_element(methods, DECLARED);
+    stack.set_upvalue(begin, 4);
+    if only_reads {
+        stack.call(|call| call.writable = false);
+    }
+    // The method alone stays.
+    stack.pop(3);
+    stack.insert(methods);
+    stack.pop(1);
+    Ok(true)
+}
+
 /// Returns the memory that was taken since an argument was the memory that was used.
 fn taken_since(stack: &Stack<'_>, index: c_int) -> Result<usize, Raise> {
     Ok(stack.host().occupied().saturating_sub(stack.natural(index)? as usize))

@@ -169,7 +169,7 @@ fn remove_fork(stack: &Stack<'_>) -> Result<c_int, Raise> {
 
 fn get(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
-    let found = stack.operate(|call| match call.ask(ReadOp::versioned_key(call::key(key)?))? {
+    let found = stack.operate(|call| match call.ask(ReadOp::versioned_key(call.key(key)?))? {
         Answer::VersionedValue(value) => Ok(value.clone()),
         _ => Err(errno::EIO.into()),
     })?;
@@ -189,13 +189,13 @@ fn get(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn set(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
     let value = stack.payload(2)?;
-    stack.operate(|call| call.write(WriteOp::SetKey { key: call::key(key)?, value }))?;
+    stack.operate(|call| call.write(WriteOp::SetKey { key: call.key(key)?, value }))?;
     Ok(0)
 }
 
 fn unset(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
-    stack.operate(|call| call.write(WriteOp::RemoveKey { key: call::key(key)? }))?;
+    stack.operate(|call| call.write(WriteOp::RemoveKey { key: call.key(key)? }))?;
     Ok(0)
 }
 

@@ -226,7 +226,8 @@ fn setxattr(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn map_get_val(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
     let value = stack.operate(|call| {
-        value(call, ReadOp::Key { key: call::key(key)? })?.ok_or_else(|| errno::ENOENT.into())
+        let read = ReadOp::Key { key: call.key(key)? };
+        value(call, read)?.ok_or_else(|| errno::ENOENT.into())
     })?;
     stack.push_new_buffer(value)?;
     Ok(1)
@@ -296,7 +297,7 @@ fn map_get_keys(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn map_set_val(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
     let value = stack.buffer_bytes(2)?;
-    stack.operate(|call| call.write(WriteOp::SetKey { key: call::key(key)?, value }))?;
+    stack.operate(|call| call.write(WriteOp::SetKey { key: call.key(key)?, value }))?;
     Ok(0)
 }
 

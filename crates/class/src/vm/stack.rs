@@ -349,6 +349,12 @@ impl<'a> Stack<'a> {
         unsafe { ffi::lua_rawget(self.state, table) };
     }
 
+    /// Replaces the key on top by its value in a table, without metamethods.
+    pub fn look_up(&self, table: c_int) {
+        // SAFETY: the value is a table, as the callers have checked, by its index from the bottom.
+        unsafe { ffi::lua_rawget(self.state, table) };
+    }
+
     /// Returns the border of a table, without metamethods.
     pub fn length(&self, index: c_int) -> usize {
         // SAFETY: reads a slot.
@@ -405,6 +411,13 @@ impl<'a> Stack<'a> {
             let name = ffi::lua_getupvalue(self.state, -1, number);
             if name.is_null() { None } else { Some(CStr::from_ptr(name).to_bytes()) }
         }
+    }
+
+    /// Sets the variable with a number, from 1, that a function uses and that is not its own, to the value on top, which is removed.
+    pub fn set_upvalue(&self, function: c_int, number: c_int) {
+        // SAFETY: the value is a function by its index from the bottom, and another value is on top of the stack.
+        let name = unsafe { ffi::lua_setupvalue(self.state, function, number) };
+        assert!(!name.is_null(), "the function has no variable {number}");
     }
 
     /// Makes space for more values if there is memory for them, without charging for it.

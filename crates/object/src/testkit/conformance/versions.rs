@@ -9,6 +9,7 @@ pub(super) const CASES: &[Case] = &[
     ("versions/absent object", absent_object),
     ("versions/sequence", sequence),
     ("versions/every write takes one", every_write),
+    ("versions/known without a read", known_without_a_read),
     ("versions/one stamp", one_stamp),
     ("versions/region", region),
     ("versions/conditional write over many versions", many_versions),
@@ -53,6 +54,17 @@ fn sequence(t: &Trial<'_>) -> Result<(), Failure> {
     same!(t.done(&a, tx().write(D, 0, "y"))?.version, 6, "the sequence has no gaps");
     let b = t.object("b");
     same!(t.done(&b, tx().write(D, 0, "y"))?.version, 1, "each object has a sequence of its own");
+    Ok(())
+}
+
+fn known_without_a_read(t: &Trial<'_>) -> Result<(), Failure> {
+    let a = t.object("a");
+    for change in [WriteOp::Create, WriteOp::Create, WriteOp::Remove, WriteOp::Create] {
+        let written = t.done(&a, tx().change(change))?.version;
+        // No store need know it.
+        let known = t.store.version_now(&a).unwrap_or(written);
+        same!(known, written, "what is known without a read is what was written last");
+    }
     Ok(())
 }
 
