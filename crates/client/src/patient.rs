@@ -103,7 +103,7 @@ impl ObjectStore for Patient {
         self.patiently(move || inner.limits())
     }
 
-    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<()>> {
+    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<usize>> {
         self.inner.read_ahead(objects, reads)
     }
 

@@ -279,7 +279,7 @@ impl ObjectStore for Store {
         self.objects.limits()
     }
 
-    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<()>> {
+    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<usize>> {
         self.objects.read_ahead(objects, reads)
     }
 

@@ -18,7 +18,7 @@ const WAITS_MIN: u32 = 3;
 const NAMES_MIN: usize = 32;
 const NAMES_MAX: usize = 256;
 /// The maximum number of names of a directory that were read and not looked up.
-const UNUSED_MAX: usize = 4096;
+const UNUSED_MAX: usize = 8192;
 /// The maximum number of reads that are under way.
 const READS_MAX: usize = 4;
 
@@ -89,12 +89,16 @@ impl Walks {
         Some(Ahead { after, limit })
     }
 
-    /// Notes the end of a read, and the last name that it found, if there are more.
-    pub fn read(&self, directory: Ino, end: Option<Bytes>) {
+    /// Notes the end of a read, the number of names that it found, and the last of them if there are more.
+    pub fn read(&self, directory: Ino, names: usize, end: Option<Bytes>) {
         let mut state = self.0.lock();
         state.reading = state.reading.saturating_sub(1);
         if let Some(walk) = state.walks.get_mut(&directory) {
+            walk.unused = walk.unused.saturating_sub(walk.names.saturating_sub(names));
             (walk.end, walk.is_reading) = (end, false);
+            if names == 0 {
+                walk.names = 0;
+            }
         }
     }
 
@@ -135,17 +139,17 @@ mod tests {
         // What is under way is not asked for twice.
         assert_eq!(walks.looked_up(D, &name(3), true), None);
         let mut read = WAITS_MIN as usize - 1 + ahead.limit;
-        walks.read(D, Some(name(read)));
+        walks.read(D, ahead.limit, Some(name(read)));
         for number in 4..5000 {
             assert!(number <= read, "look-up {number} would wait");
             let Some(next) = walks.looked_up(D, &name(number), false) else { continue };
             assert_eq!(next, Ahead { after: name(read), limit: (2 * ahead.limit).min(NAMES_MAX) });
             read += next.limit;
-            walks.read(D, Some(name(read)));
+            walks.read(D, next.limit, Some(name(read)));
             ahead = next;
         }
         // At the end of the directory there is nothing more to read.
-        walks.read(D, None);
+        walks.read(D, ahead.limit, None);
         assert!((5000..6000).all(|number| walks.looked_up(D, &name(number), false).is_none()));
     }
 
@@ -157,11 +161,22 @@ mod tests {
         for number in 0..look_ups {
             if let Some(ahead) = ahead.take() {
                 read += ahead.limit;
-                walks.read(D, None);
+                walks.read(D, ahead.limit, None);
             }
             ahead = walks.looked_up(D, &name(number * 1000), true);
         }
         assert!((UNUSED_MAX..=UNUSED_MAX + look_ups).contains(&read), "{read}");
+    }
+
+    #[test]
+    fn a_directory_that_is_not_remembered_costs_nothing_until_it_is() {
+        let walks = Walks::default();
+        begin(&walks, 0);
+        for number in 3..20_000 {
+            walks.read(D, 0, None);
+            let ahead = walks.looked_up(D, &name(number), true).unwrap();
+            assert_eq!(ahead, Ahead { after: name(number), limit: NAMES_MIN });
+        }
     }
 
     #[test]
@@ -172,7 +187,7 @@ mod tests {
             walks.changed(D);
         }
         begin(&walks, 1000);
-        walks.read(D, Some(name(2000)));
+        walks.read(D, NAMES_MIN, Some(name(2000)));
         walks.changed(D);
         assert!((0..1000).all(|number| walks.looked_up(D, &name(number), false).is_none()));
     }
@@ -188,7 +203,7 @@ mod tests {
             assert!(walks.0.lock().walks.len() <= WALKS_MAX);
         }
         assert_eq!(under_way, READS_MAX);
-        walks.read(Ino(0), None);
+        walks.read(Ino(0), NAMES_MIN, None);
         begin(&walks, 0);
     }
 }

@@ -149,8 +149,8 @@ struct Calls {
     ttl: Duration,
     /// The listings of open directories.
     listings: Mutex<HashMap<u64, Listing>>,
-    /// The directories in which names are looked up, where the rank reads ahead.
-    walks: Option<Walks>,
+    /// The directories in which names are looked up.
+    walks: Walks,
     /// The handle of the next file or directory that is opened.
     next: AtomicU64,
     locks: Option<Arc<SharedLocks>>,
@@ -182,22 +182,18 @@ impl Bridge {
 
     /// Notes a look-up, and reads ahead if it is one of many.
     fn looked_up(&self, directory: Ino, name: &Bytes, waited: bool) {
-        let Some(walks) = &self.calls.walks else { return };
-        let Some(ahead) = walks.looked_up(directory, name, waited) else { return };
+        let Some(ahead) = self.calls.walks.looked_up(directory, name, waited) else { return };
         self.spawn(|calls| async move {
             // A look-up that fails for the same reason says so.
-            let end = calls.rank.read_ahead(directory, &ahead.after, ahead.limit).await.unwrap_or_default();
-            if let Some(walks) = &calls.walks {
-                walks.read(directory, end);
-            }
+            let read = calls.rank.read_ahead(directory, &ahead.after, ahead.limit).await;
+            let (names, end) = read.unwrap_or_default();
+            calls.walks.read(directory, names, end);
         });
     }
 
     /// Notes that entries of a directory are about to be changed.
     fn changes(&self, directory: INodeNo) {
-        if let Some(walks) = &self.calls.walks {
-            walks.changed(Ino(directory.0));
-        }
+        self.calls.walks.changed(Ino(directory.0));
     }
 }
 
@@ -742,8 +738,8 @@ impl Filesystem for Bridge {
 
 impl Calls {
     fn new(rank: Arc<Rank>, ttl: Duration) -> Calls {
-        let walks = rank.reads_ahead().then(Walks::default);
-        Calls { rank, ttl, listings: Mutex::default(), walks, next: AtomicU64::new(1), locks: None }
+        let (listings, walks) = (Mutex::default(), Walks::default());
+        Calls { rank, ttl, listings, walks, next: AtomicU64::new(1), locks: None }
     }
 
     /// Returns a handle for what is opened.

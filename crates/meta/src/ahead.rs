@@ -5,7 +5,7 @@
 //! store says, whether it was read ahead or not.
 
 use bytes::Bytes;
-use nacre_object::{Answer, KeyRange, ReadOp};
+use nacre_object::{Answer, KeyRange, ObjectId, ReadOp};
 
 use crate::directory::{Entry, NAME_BYTES_MAX, entry_key};
 use crate::error::Result;
@@ -14,21 +14,23 @@ use crate::namespace::PAGE_ENTRIES_MAX;
 use crate::rank::{Rank, inode_reads, nonsense};
 
 impl Rank {
-    /// Returns whether the store remembers what is read ahead ([`Rank::read_ahead`]).
-    pub fn reads_ahead(&self) -> bool {
-        self.store.read_ahead(&[], &[]).is_some()
-    }
-
     /// Has the store make ready what look-ups of the names of a directory will need, from the first name that is greater than `after`: at
-    /// most `limit` names, of those that are in the same part of the directory as `after`. Returns the last of them, if there are more.
+    /// most `limit` names, of those that are in the same part of the directory as `after`. Returns their number, and the last of them if
+    /// there are more. There are none if the store would not remember the entries: because it never does, or because the directory was
+    /// changed lately.
     ///
-    /// That shows nothing to anybody: look-ups judge permissions as always. A store that remembers nothing is not asked.
+    /// That shows nothing to anybody: look-ups judge permissions as always.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound), [`Error::NotDirectory`](crate::Error::NotDirectory).
-    pub async fn read_ahead(&self, directory: Ino, after: &[u8], limit: usize) -> Result<Option<Bytes>> {
-        if !self.reads_ahead() {
-            return Ok(None);
+    pub async fn read_ahead(
+        &self,
+        directory: Ino,
+        after: &[u8],
+        limit: usize,
+    ) -> Result<(usize, Option<Bytes>)> {
+        if !self.remembers(directory.object()).await? {
+            return Ok((0, None));
         }
         // No name is longer.
         let after = &after[..after.len().min(NAME_BYTES_MAX)];
@@ -36,7 +38,10 @@ impl Rank {
         let limit = limit.clamp(1, PAGE_ENTRIES_MAX) as u32;
         // With their versions, as look-ups ask for them.
         let keys = ReadOp::VersionedKeys { range, limit, values: true };
-        let (_, _, answers) = self.find_place(directory, after, &[keys]).await?;
+        let (_, place, answers) = self.find_place(directory, after, &[keys]).await?;
+        if place.fragment.index != 0 && !self.remembers(place.fragment.object()).await? {
+            return Ok((0, None));
+        }
         let Some(Answer::VersionedKeys(page)) = answers.first() else { return Err(nonsense()) };
         let mut objects = Vec::with_capacity(page.entries.len());
         for (_, value) in &page.entries {
@@ -46,6 +51,14 @@ impl Rank {
             ready.await?;
         }
         let last = page.entries.last().filter(|_| page.more);
-        Ok(last.map(|(key, _)| Bytes::copy_from_slice(&key.as_bytes()[1..])))
+        Ok((objects.len(), last.map(|(key, _)| Bytes::copy_from_slice(&key.as_bytes()[1..]))))
+    }
+
+    /// Returns whether the store remembers answers about an object with entries.
+    async fn remembers(&self, object: ObjectId) -> Result<bool> {
+        match self.store.read_ahead(&[object], &inode_reads()) {
+            Some(ready) => Ok(ready.await? > 0),
+            None => Ok(false),
+        }
     }
 }

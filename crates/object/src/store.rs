@@ -50,9 +50,9 @@ pub trait ObjectStore: Send + Sync + 'static {
     }
 
     /// Announces that each of some objects will soon be read, by these reads, so that a store which remembers answers can make them ready
-    /// together. That changes no answer. The reply comes when they are ready, or cannot be. `None` from a store that remembers nothing, for
-    /// which finding out what will be read is in vain.
-    fn read_ahead(&self, _objects: &[ObjectId], _reads: &[ReadOp]) -> Option<Reply<()>> {
+    /// together. That changes no answer. The reply comes when they are ready, or cannot be, and is the number of these objects of which the
+    /// store remembers answers. `None` from a store that remembers nothing, for which finding out what will be read is in vain.
+    fn read_ahead(&self, _objects: &[ObjectId], _reads: &[ReadOp]) -> Option<Reply<usize>> {
         None
     }
 
@@ -148,7 +148,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for std::sync::Arc<S> {
         (**self).limits()
     }
 
-    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<()>> {
+    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<usize>> {
         (**self).read_ahead(objects, reads)
     }
 

@@ -161,6 +161,21 @@ impl Cache {
         self.sessions.get(&server).map(|session| session.number)
     }
 
+    /// Returns whether there is a session with any server.
+    pub fn has_session(&self) -> bool {
+        !self.sessions.is_empty()
+    }
+
+    /// Returns whether answers about an object are remembered: it is leased, or a lease was asked for.
+    pub fn remembers(&self, object: &ObjectId) -> bool {
+        self.entries.get(object).is_some_and(|entry| match entry.phase {
+            Phase::Held { session, .. } | Phase::Asked { session } => {
+                self.session(entry.server) == Some(session)
+            }
+            Phase::Changed(_) => false,
+        })
+    }
+
     /// Decides on a read of an object of a server.
     pub fn look(&mut self, server: usize, object: &ObjectId, reads: &[ReadOp], now: Duration) -> Course {
         let course = self.course(server, object, reads, now);
@@ -506,6 +521,7 @@ mod tests {
         let first = cache.next_token + 1;
         let ahead = cache.look_ahead(0, all(), at(0)).unwrap();
         assert_eq!(ahead, Ahead { session: 7, first, objects: vec![object("new")] });
+        assert_eq!(all().iter().map(|o| cache.remembers(o)).collect::<Vec<_>>(), [true, true, true, false]);
         assert!(cache.granted(&object("new"), first, 7, granted(first, 5)));
         cache.learn(&object("new"), first, &reads("k"), &done(5, "v"));
         assert_eq!(cache.look(0, &object("new"), &reads("k"), at(0)), Course::Known(done(5, "v")));

@@ -162,8 +162,8 @@ impl LeasedStore {
     }
 
     /// Leases objects that have no leases and reads them under these, many by one message. The answer is there when all that can be known
-    /// of them is.
-    fn lease_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Reply<()> {
+    /// of them is, and is the number of those that are leased.
+    fn lease_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Reply<usize> {
         let inner = &self.inner;
         let mut servers: HashMap<usize, (Arc<Link>, Vec<ObjectId>)> = HashMap::new();
         if reads.len() <= READS_MAX && reads.iter().all(is_short) {
@@ -191,13 +191,18 @@ impl LeasedStore {
                 ends.push(inner.ask_many(server, &link, reading));
             }
         }
+        let (inner, objects) = (inner.clone(), objects.to_vec());
+        let leased = move || {
+            let state = inner.state.lock();
+            objects.iter().filter(|object| state.cache.remembers(object)).count()
+        };
         if ends.is_empty() {
-            return Reply::ready(Ok(()));
+            return Reply::ready(Ok(leased()));
         }
         Reply::pending(async move {
             // Those that cannot be known are told of too: by the end of the task that asks.
             join_all(ends).await;
-            Ok(())
+            Ok(leased())
         })
     }
 
@@ -573,8 +578,10 @@ impl ObjectStore for LeasedStore {
         self.inner.store.list(after, limit)
     }
 
-    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<()>> {
-        Some(self.lease_ahead(objects, reads))
+    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<usize>> {
+        // Without a session with any server nothing is remembered.
+        let remembers = self.inner.state.lock().cache.has_session();
+        remembers.then(|| self.lease_ahead(objects, reads))
     }
 
     fn limits(&self) -> Reply<Limits> {
