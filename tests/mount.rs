@@ -243,6 +243,38 @@ fn mounts_that_remember_what_they_see_never_see_what_was() {
 }
 
 #[test]
+fn a_walk_of_a_directory_asks_the_server_for_many_files_at_a_time_and_shows_every_change() {
+    const FILES: u64 = 2000;
+    let folder = folder();
+    let server = Server::start("mem:", &["--http", "127.0.0.1:0"]);
+    let writer = Mounted::new(&server.uri, &folder.path().join("writer"), &[]);
+    let path = |mounted: &Mounted, number: u64| mounted.root.join(format!("{number:04}"));
+    (0..FILES).for_each(|number| fs::write(path(&writer, number), "").unwrap());
+    // It has looked at nothing yet.
+    let reader = Mounted::new(&server.uri, &folder.path().join("reader"), &[]);
+    let reads = "nacre_requests_total{kind=\"read\",outcome=\"done\"}";
+    let before = counted(&server, reads);
+    for number in 0..FILES {
+        assert_eq!(fs::symlink_metadata(path(&reader, number)).unwrap().len(), 0);
+    }
+    let asked = counted(&server, reads) - before;
+    assert!(asked < FILES, "{asked} reads for {FILES} files");
+    for number in (0..FILES).step_by(100) {
+        let (file, next, moved) =
+            (path(&writer, number), path(&writer, number + 1), path(&writer, number + 5000));
+        let look = |of: u64| fs::symlink_metadata(path(&reader, of));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
+        assert_eq!(look(number).unwrap().permissions().mode() & 0o777, 0o400);
+        fs::write(&next, "longer").unwrap();
+        assert_eq!(look(number + 1).unwrap().len(), 6);
+        fs::rename(&file, &moved).unwrap();
+        assert!(look(number).is_err() && look(number + 5000).is_ok());
+        fs::remove_file(&next).unwrap();
+        assert!(look(number + 1).is_err());
+    }
+}
+
+#[test]
 fn a_mount_that_is_stopped_delays_a_change_and_sees_it_when_it_goes_on() {
     let folder = folder();
     let server = Server::start("mem:", &["--http", "127.0.0.1:0"]);

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
-use nacre_object::{Limits, ObjectId, ObjectStore, Once, Outcome, Reply, Transaction, WindowPosition};
+use nacre_object::{
+    Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, Transaction, WindowPosition,
+};
 
 use crate::Store;
 use crate::transfer::{RetryBudget, is_away};
@@ -99,6 +101,10 @@ impl ObjectStore for Patient {
     fn limits(&self) -> Reply<Limits> {
         let inner = self.inner.clone();
         self.patiently(move || inner.limits())
+    }
+
+    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<usize>> {
+        self.inner.read_ahead(objects, reads)
     }
 
     fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {

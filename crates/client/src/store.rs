@@ -8,7 +8,8 @@ use futures::channel::oneshot;
 use nacre_object::copy::{self, Copied};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
-    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
+    WindowPosition,
 };
 
 use crate::blocking::BlockingStore;
@@ -280,6 +281,10 @@ impl ObjectStore for Store {
 
     fn limits(&self) -> Reply<Limits> {
         self.objects.limits()
+    }
+
+    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<usize>> {
+        self.objects.read_ahead(objects, reads)
     }
 
     fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {

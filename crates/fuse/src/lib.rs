@@ -2,11 +2,13 @@
 //!
 //! The kernel caches nothing but what it has read of a file between its opening and its closing, unless [`Options::cache`] is set:
 //! it asks for entries and attributes each time they are needed, so changes by others show at once. The rank's store may know the
-//! answer, and then it is given by the thread that reads the kernel's requests. Permissions are judged by the rank, for the user and
+//! answer, and then it is given by the thread that reads the kernel's requests. Where one name after the
+//! other is looked up in a directory, that is read ahead. Permissions are judged by the rank, for the user and
 //! the groups of the process that calls; with a cache by the kernel too, which then finds entries without asking.
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod convert;
 mod listing;
 mod lock;
@@ -39,6 +41,7 @@ use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+use crate::ahead::Walks;
 use crate::convert::{attributes, file_type, nanoseconds};
 use crate::listing::Listing;
 pub use crate::lock::SharedLocks;
@@ -146,6 +149,8 @@ struct Calls {
     ttl: Duration,
     /// The listings of open directories.
     listings: Mutex<HashMap<u64, Listing>>,
+    /// The directories in which names are looked up.
+    walks: Walks,
     /// The handle of the next file or directory that is opened.
     next: AtomicU64,
     locks: Option<Arc<SharedLocks>>,
@@ -162,14 +167,33 @@ impl Bridge {
         self.handle.spawn(call(self.calls.clone()));
     }
 
-    /// Answers a request that changes nothing. If the answer is known, it costs no way to another thread and back.
-    fn answer<F: Future<Output = ()> + Send + 'static>(&self, call: impl FnOnce(Arc<Calls>) -> F) {
+    /// Answers a request that changes nothing. If the answer is known, it costs no way to another thread and back. Returns whether it
+    /// was not.
+    fn answer<F: Future<Output = ()> + Send + 'static>(&self, call: impl FnOnce(Arc<Calls>) -> F) -> bool {
         let mut call = Box::pin(call(self.calls.clone()));
         let _in_runtime = self.handle.enter();
         // A task looks again at what is not there yet before it waits for it.
-        if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        let waits = call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        if waits {
             self.handle.spawn(call);
         }
+        waits
+    }
+
+    /// Notes a look-up, and reads ahead if it is one of many.
+    fn looked_up(&self, directory: Ino, name: &Bytes, waited: bool) {
+        let Some(ahead) = self.calls.walks.looked_up(directory, name, waited) else { return };
+        self.spawn(|calls| async move {
+            // A look-up that fails for the same reason says so.
+            let read = calls.rank.read_ahead(directory, &ahead.after, ahead.limit).await;
+            let (names, end) = read.unwrap_or_default();
+            calls.walks.read(directory, names, end);
+        });
+    }
+
+    /// Notes that entries of a directory are about to be changed.
+    fn changes(&self, directory: INodeNo) {
+        self.calls.walks.changed(Ino(directory.0));
     }
 }
 
@@ -237,13 +261,15 @@ impl Filesystem for Bridge {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (user, name) = (user(request), bytes(name));
-        self.answer(|calls| async move {
+        let (directory, looked_up) = (Ino(parent.0), name.clone());
+        let waited = self.answer(|calls| async move {
             let found = match &name[..] {
-                b"." => calls.rank.stat(Ino(parent.0)).await,
-                _ => calls.rank.lookup(&user, Ino(parent.0), &name).await,
+                b"." => calls.rank.stat(directory).await,
+                _ => calls.rank.lookup(&user, directory, &name).await,
             };
             calls.answer_entry(found, reply);
         });
+        self.looked_up(directory, &looked_up, waited);
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -322,6 +348,7 @@ impl Filesystem for Bridge {
         _rdev: u32,
         reply: ReplyEntry,
     ) {
+        self.changes(parent);
         let (user, name) = (user(request), bytes(name));
         let kind = match mode & 0o170_000 {
             0 | 0o100_000 => InodeKind::File,
@@ -344,6 +371,7 @@ impl Filesystem for Bridge {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        self.changes(parent);
         let (user, name) = (user(request), bytes(name));
         let creation = Creation::new(InodeKind::Directory, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
@@ -352,6 +380,7 @@ impl Filesystem for Bridge {
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.changes(parent);
         let (user, name) = (user(request), bytes(name));
         self.spawn(|calls| async move {
             answer_empty(calls.rank.unlink(&user, Ino(parent.0), &name).await, reply);
@@ -359,6 +388,7 @@ impl Filesystem for Bridge {
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.changes(parent);
         let (user, name) = (user(request), bytes(name));
         self.spawn(|calls| async move {
             answer_empty(calls.rank.rmdir(&user, Ino(parent.0), &name).await, reply);
@@ -366,6 +396,7 @@ impl Filesystem for Bridge {
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        self.changes(parent);
         let (user, name) = (user(request), bytes(name));
         let creation = Creation::symlink(bytes(target.as_os_str()));
         self.spawn(|calls| async move {
@@ -383,6 +414,8 @@ impl Filesystem for Bridge {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        self.changes(parent);
+        self.changes(to);
         let (user, name, new) = (user(request), bytes(name), bytes(new));
         if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
             return reply.error(Errno::EINVAL);
@@ -395,6 +428,7 @@ impl Filesystem for Bridge {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, to: INodeNo, new: &OsStr, reply: ReplyEntry) {
+        self.changes(to);
         let (user, new) = (user(request), bytes(new));
         self.spawn(|calls| async move {
             calls.answer_entry(calls.rank.link(&user, Ino(ino.0), Ino(to.0), &new).await, reply);
@@ -423,6 +457,7 @@ impl Filesystem for Bridge {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        self.changes(parent);
         let (user, name, parent) = (user(request), bytes(name), Ino(parent.0));
         let creation = Creation::new(InodeKind::File, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
@@ -703,7 +738,8 @@ impl Filesystem for Bridge {
 
 impl Calls {
     fn new(rank: Arc<Rank>, ttl: Duration) -> Calls {
-        Calls { rank, ttl, listings: Mutex::default(), next: AtomicU64::new(1), locks: None }
+        let (listings, walks) = (Mutex::default(), Walks::default());
+        Calls { rank, ttl, listings, walks, next: AtomicU64::new(1), locks: None }
     }
 
     /// Returns a handle for what is opened.

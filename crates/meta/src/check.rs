@@ -162,7 +162,7 @@ impl Rank {
                     }
                     [b'u', rest @ ..] if rest.len() == 16 => {
                         let (ino, link) = rest.split_at(8);
-                        self.drop_link(Ino(number(ino)?), number(link)?).await?;
+                        self.drop_link(Ino(number(ino)?), number(link)?, None).await?;
                     }
                     _ => {}
                 }
@@ -355,7 +355,7 @@ impl Rank {
                 if !self.open.lock().contains_key(&ino) {
                     report.add(format!("inode {ino} has no links left"), repair);
                     if repair {
-                        self.drop_link(ino, 0).await?;
+                        self.drop_link(ino, 0, None).await?;
                         return Ok(());
                     }
                 }
@@ -569,7 +569,7 @@ impl Rank {
                 // A link without an entry never gets one again.
                 let is_directory = loaded.inode.kind == InodeKind::Directory;
                 if repair && !is_directory {
-                    self.drop_link(*ino, *link).await?;
+                    self.drop_link(*ino, *link, None).await?;
                 }
                 report.add(format!("inode {ino} has a link without an entry"), repair && !is_directory);
             }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod attribute;
 pub mod capability;
 mod check;

@@ -422,7 +422,7 @@ impl Rank {
             }
             done?;
             self.touch(&looked, now).await;
-            self.removed(fragment, entry.link, entry.ino).await;
+            self.removed(fragment, entry.link, entry.ino, Some(inode)).await;
             return Ok(());
         }
         Err(too_busy())
@@ -586,7 +586,7 @@ impl Rank {
                 self.touch(&destination, now).await;
             }
             if let Some(gone) = gone {
-                self.removed(theirs, gone.link, gone.ino).await;
+                self.removed(theirs, gone.link, gone.ino, None).await;
             }
             if let Some(replaced) = &replaced {
                 self.release(replaced.inode.quota, Usage::entry()).await;

@@ -372,7 +372,7 @@ impl Put<'_> {
 
     async fn abandon(&self) -> Result<()> {
         match self.name {
-            Some(_) => self.rank.drop_link(self.ino, self.ino.0).await?,
+            Some(_) => self.rank.drop_link(self.ino, self.ino.0, None).await?,
             None => {
                 let content = Content { number: self.number, objects: self.objects, dead: false };
                 self.rank.remove_contents(self.ino, &[content]).await?;

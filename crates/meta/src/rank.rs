@@ -194,6 +194,19 @@ pub(crate) enum LookupResult {
     Missing(u64),
 }
 
+/// The number of reads by which an inode is read.
+const INODE_READS: usize = 4;
+
+/// Returns the reads by which an inode is read from its object.
+pub(crate) fn inode_reads() -> [ReadOp; INODE_READS] {
+    [
+        ReadOp::versioned_key(key(RECORD)),
+        ReadOp::Key { key: key(CLAIM) },
+        ReadOp::versioned_key(key(MOVES)),
+        ReadOp::Key { key: key(CHANGED) },
+    ]
+}
+
 /// Returns the object of the namespace itself.
 pub(crate) fn namespace_object() -> ObjectId {
     object(format!("{PREFIX}tree"))
@@ -476,15 +489,11 @@ impl Rank {
 
     async fn read_inode(&self, ino: Ino, further: Vec<ReadOp>) -> Result<ReadInode> {
         for _ in 0..ATTEMPTS_MAX {
-            let mut reads = vec![
-                ReadOp::versioned_key(key(RECORD)),
-                ReadOp::Key { key: key(CLAIM) },
-                ReadOp::versioned_key(key(MOVES)),
-                ReadOp::Key { key: key(CHANGED) },
-            ];
+            let mut reads = Vec::with_capacity(INODE_READS + further.len());
+            reads.extend(inode_reads());
             reads.extend(further.iter().cloned());
             let mut done = self.read(&ino.object(), reads).await?;
-            if done.answers.len() < 4 + further.len() {
+            if done.answers.len() < INODE_READS + further.len() {
                 return Err(nonsense());
             }
             if let Some(Answer::Value(Some(claim))) = done.answers.get(1) {
@@ -492,7 +501,7 @@ impl Rank {
                 continue;
             }
             let Some(record) = versioned(done.answers.first())? else {
-                let answers = done.answers.split_off(4);
+                let answers = done.answers.split_off(INODE_READS);
                 return Ok(ReadInode { loaded: None, version: done.version, answers });
             };
             let mut inode = Inode::decode(&record.value)?;
@@ -508,7 +517,8 @@ impl Rank {
                 moves: versioned(done.answers.get(2))?.map_or(0, |value| value.version),
                 version: done.version,
             };
-            let (loaded, version, answers) = (Some(loaded), done.version, done.answers.split_off(4));
+            let (loaded, version, answers) =
+                (Some(loaded), done.version, done.answers.split_off(INODE_READS));
             return Ok(ReadInode { loaded, version, answers });
         }
         Err(too_busy())

@@ -32,13 +32,13 @@ impl Rank {
         self.unfinished.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Finishes the removal of a link that has left its directory, unless the file is open.
-    pub(crate) async fn removed(&self, fragment: Fragment, link: u64, ino: Ino) {
+    /// Finishes the removal of a link that has left its directory, unless the file is open. An inode that was read before saves a read.
+    pub(crate) async fn removed(&self, fragment: Fragment, link: u64, ino: Ino, known: Option<Loaded>) {
         if let Some(open) = self.open.lock().get_mut(&ino) {
             open.gone.push((fragment, link));
             return;
         }
-        match self.reap(fragment, link, ino).await {
+        match self.reap(fragment, link, ino, known).await {
             Ok(()) => self.end_removal(),
             // The entry is gone, so the call has succeeded; what is left is found by the log.
             Err(error) => {
@@ -85,14 +85,20 @@ impl Rank {
             }
         };
         for (fragment, link) in gone {
-            self.removed(fragment, link, ino).await;
+            self.removed(fragment, link, ino, None).await;
         }
     }
 
     /// Removes a link that has left its directory from its inode, the inode with its last link, and then the trace that
     /// the link left in the directory. Any rank may do so at any time, and again.
-    pub(crate) async fn reap(&self, fragment: Fragment, link: u64, ino: Ino) -> Result<()> {
-        self.drop_link(ino, link).await?;
+    pub(crate) async fn reap(
+        &self,
+        fragment: Fragment,
+        link: u64,
+        ino: Ino,
+        known: Option<Loaded>,
+    ) -> Result<()> {
+        self.drop_link(ino, link, known).await?;
         self.remove_trace(fragment, link).await?;
         self.forget(&link_note(ino, link), None).await;
         Ok(())
@@ -121,7 +127,7 @@ impl Rank {
                     continue;
                 }
                 if !is_open || !self.keep_open(fragment, link, ino).await? {
-                    self.reap(fragment, link, ino).await?;
+                    self.reap(fragment, link, ino, None).await?;
                 }
             }
             after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
@@ -152,10 +158,16 @@ impl Rank {
         self.change(&fragment.object(), transaction).await.map(|_| ())
     }
 
-    /// Removes a link from its inode, and the inode with its last one.
-    pub(crate) async fn drop_link(&self, ino: Ino, link: u64) -> Result<()> {
+    /// Removes a link from its inode, and the inode with its last one. The inode is tried first as it is known from before, if it is: each
+    /// change is conditional on that, and if it is refused the inode is read.
+    pub(crate) async fn drop_link(&self, ino: Ino, link: u64, mut known: Option<Loaded>) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
-            match self.find_made(ino, Vec::new()).await? {
+            let found = match known.take() {
+                Some(loaded) if loaded.is_made() => LookupResult::Found(Box::new(loaded), Vec::new()),
+                Some(_) => LookupResult::Missing(0),
+                None => self.find_made(ino, Vec::new()).await?,
+            };
+            match found {
                 // It has no object, and must not get one any more.
                 LookupResult::Missing(0) => {
                     let transaction = Transaction::new()
@@ -279,4 +291,66 @@ pub(crate) fn link_note(ino: Ino, link: u64) -> Bytes {
 /// Returns the value of the trace that a link leaves in its directory.
 pub(crate) fn gone_value(ino: Ino) -> Bytes {
     Bytes::copy_from_slice(&ino.0.to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use nacre_object::testkit::{MemoryStore, block_on};
+    use nacre_object::{ObjectId, ObjectStore, Outcome, Reply};
+
+    use super::*;
+    use crate::{Creation, RankOptions};
+
+    /// A store that counts transactions without writes.
+    #[derive(Default)]
+    struct Counting {
+        store: MemoryStore,
+        reads: AtomicU64,
+    }
+
+    impl ObjectStore for Counting {
+        fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+            self.reads.fetch_add(u64::from(transaction.writes.is_empty()), Ordering::Relaxed);
+            self.store.apply(object, transaction)
+        }
+
+        fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+            self.store.list(after, limit)
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_removed_is_read_once_unless_somebody_changes_it_meanwhile() {
+        block_on(async {
+            let store = Arc::new(Counting::default());
+            let options = RankOptions { create: true, ..RankOptions::default() };
+            let rank = Rank::open(store.clone(), options).await.unwrap();
+            let root = Credentials::root();
+            let mut inodes = Vec::new();
+            for name in [&b"first"[..], b"made", b"unmade", b"changed"] {
+                let creation = Creation::new(InodeKind::File, 0o644);
+                inodes.push(rank.create(&root, Ino::ROOT, name, creation).await.unwrap().ino);
+            }
+            let set = crate::SetAttributes { mode: Some(0o600), ..Default::default() };
+            rank.set_attributes(&root, inodes[1], &set).await.unwrap();
+            // The first removal begins the rank's log.
+            rank.unlink(&root, Ino::ROOT, b"first").await.unwrap();
+            for name in [&b"made"[..], b"unmade"] {
+                let before = store.reads.load(Ordering::Relaxed);
+                rank.unlink(&root, Ino::ROOT, name).await.unwrap();
+                // The entry, and its inode.
+                assert_eq!(store.reads.load(Ordering::Relaxed) - before, 2);
+            }
+            // What is known of this one is of before its object was made, and of before it was changed.
+            let known = rank.load(inodes[3]).await.unwrap();
+            rank.set_attributes(&root, inodes[3], &set).await.unwrap();
+            rank.drop_link(inodes[3], inodes[3].0, Some(known)).await.unwrap();
+            for ino in inodes {
+                assert_eq!(rank.stat(ino).await.err(), Some(Error::NotFound));
+            }
+        });
+    }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::limit::OFFSET_MAX;
 use crate::watch::{self, Notified, Watch, WatchOptions};
-use crate::{ObjectId, Once, Outcome, StoreError, Transaction, WindowPosition, once};
+use crate::{ObjectId, Once, Outcome, ReadOp, StoreError, Transaction, WindowPosition, once};
 
 /// A store of objects. The embedded engine, a remote server and a Ceph pool all implement it, and all pass the same
 /// conformance suite (`testkit::conformance`).
@@ -53,6 +53,13 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// Returns the limits of this store that are below the model's. A store in front of another one returns that one's.
     fn limits(&self) -> Reply<Limits> {
         Reply::ready(Ok(Limits::default()))
+    }
+
+    /// Announces that each of some objects will soon be read, by these reads, so that a store which remembers answers can make them ready
+    /// together. That changes no answer. The reply comes when they are ready, or cannot be, and is the number of these objects of which the
+    /// store remembers answers. `None` from a store that remembers nothing, for which finding out what will be read is in vain.
+    fn read_ahead(&self, _objects: &[ObjectId], _reads: &[ReadOp]) -> Option<Reply<usize>> {
+        None
     }
 
     /// Begins a watch of an object, which need not exist: see module [`watch`](crate::watch).
@@ -149,6 +156,10 @@ impl<S: ObjectStore + ?Sized> ObjectStore for std::sync::Arc<S> {
 
     fn limits(&self) -> Reply<Limits> {
         (**self).limits()
+    }
+
+    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<usize>> {
+        (**self).read_ahead(objects, reads)
     }
 
     fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {

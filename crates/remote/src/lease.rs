@@ -12,6 +12,7 @@
 mod cache;
 mod client;
 mod hold;
+mod known;
 mod service;
 mod suspension;
 mod table;
@@ -26,11 +27,14 @@ use nacre_object::ObjectId;
 pub use cache::CacheCounts;
 pub use client::LeasedStore;
 pub use hold::Leases;
-pub use service::{LeaseConnection, LeaseService, PendingLease};
+pub use service::{LeaseConnection, LeaseReply, LeaseService, PendingLease};
 pub use table::LeaseCounts;
 #[doc(hidden)]
 pub use wire::fuzz;
-pub use wire::{END, GIVE_BACK, Granted, LEASE, LEASE_SERVICE, LEASED, NOTED, OPEN, OPENED, RENEW, RENEWED};
+pub use wire::{
+    ANSWERED, END, GIVE_BACK, Granted, LEASE, LEASE_SERVICE, LEASED, NOTED, OPEN, OPENED, READ, RENEW,
+    RENEWED,
+};
 
 /// The length of the leases of a server, unless it is told otherwise: the time for which a holder that cannot be reached keeps others
 /// from a change. Holders renew them several times meanwhile.

@@ -16,6 +16,8 @@ use nacre_rpc::{Cursor, Frame, MessageKind, Outbox, WireError, control};
 use crate::kind;
 use crate::request::{get_object, put_object};
 
+/// The least number of bytes of an answer in a reply.
+const ANSWER_BYTES: usize = 2;
 /// The bytes of an extent in a reply.
 const EXTENT_BYTES: usize = 25;
 /// The bytes around a key and its value in a reply, without and with its version.
@@ -98,14 +100,7 @@ pub fn put_outcome(outbox: &mut Outbox, id: u64, outcome: &Outcome) -> Result<us
 
 pub(crate) fn put_outcome_body(outbox: &mut Outbox, outcome: &Outcome) {
     match outcome {
-        Outcome::Done(done) => {
-            outbox.u64(done.version);
-            outbox.u8(done.existed as u8);
-            outbox.u16(done.answers.len() as u16);
-            for answer in &done.answers {
-                put_answer(outbox, answer);
-            }
-        }
+        Outcome::Done(done) => put_done(outbox, done),
         Outcome::Refused(refusal) => {
             outbox.u64(refusal.version);
             outbox.u16(refusal.guard as u16);
@@ -114,21 +109,32 @@ pub(crate) fn put_outcome_body(outbox: &mut Outbox, outcome: &Outcome) {
     }
 }
 
+pub(crate) fn put_done(outbox: &mut Outbox, done: &Done) {
+    outbox.u64(done.version);
+    outbox.u8(done.existed as u8);
+    outbox.u16(done.answers.len() as u16);
+    for answer in &done.answers {
+        put_answer(outbox, answer);
+    }
+}
+
+pub(crate) fn get_done(cursor: &mut Cursor<'_>, answers_max: usize) -> Result<Done, WireError> {
+    let version = cursor.u64()?;
+    let existed = get_flag(cursor)?;
+    let count = cursor.u16()? as usize;
+    let count = cursor.count(count, answers_max, ANSWER_BYTES)?;
+    let mut answers = Vec::with_capacity(count);
+    for _ in 0..count {
+        answers.push(get_answer(cursor)?);
+    }
+    Ok(Done { version, existed, answers })
+}
+
 /// Reads the reply to a transaction.
 pub fn get_outcome(frame: &Frame) -> Result<Result<Outcome, StoreError>, WireError> {
     let mut cursor = Cursor::new(&frame.body);
     let outcome = match frame.kind {
-        kind::DONE => {
-            let version = cursor.u64()?;
-            let existed = get_flag(&mut cursor)?;
-            let count = cursor.u16()? as usize;
-            let count = cursor.count(count, OPERATIONS_MAX, 2)?;
-            let mut answers = Vec::with_capacity(count);
-            for _ in 0..count {
-                answers.push(get_answer(&mut cursor)?);
-            }
-            Ok(Outcome::Done(Done { version, existed, answers }))
-        }
+        kind::DONE => Ok(Outcome::Done(get_done(&mut cursor, OPERATIONS_MAX)?)),
         kind::REFUSED => {
             let version = cursor.u64()?;
             let guard = cursor.u16()? as usize;

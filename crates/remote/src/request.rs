@@ -355,7 +355,7 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
     })
 }
 
-fn put_read(outbox: &mut Outbox, read: &ReadOp) {
+pub(crate) fn put_read(outbox: &mut Outbox, read: &ReadOp) {
     match read {
         ReadOp::Range { fork, range, intent } => {
             put_operation(outbox, code::READ_RANGE, code_of(*intent), fork.as_bytes());
@@ -419,7 +419,7 @@ fn put_keys(outbox: &mut Outbox, operation: u8, range: &KeyRange, limit: u32, va
     }
 }
 
-fn get_read(cursor: &mut Cursor<'_>) -> Result<ReadOp, WireError> {
+pub(crate) fn get_read(cursor: &mut Cursor<'_>) -> Result<ReadOp, WireError> {
     let (operation, argument, name) = get_operation(cursor)?;
     Ok(match operation {
         code::READ_RANGE => {

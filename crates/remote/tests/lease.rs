@@ -22,7 +22,10 @@ use nacre_remote::{
     LeaseService, LeasedStore, Leases, Membership, RemoteOptions, RemoteStore, StoreService, lease,
 };
 use nacre_rpc::client::{Call, Host, Link, LinkOptions, Request, Subscription};
-use nacre_rpc::{Address, Frame, MessageKind, Outbox, ServeOptions, Server, Services, control};
+use nacre_rpc::{
+    Address, Frame, Handled, Incoming, MessageKind, Outbox, Peer, ServeOptions, Server, Service, Services,
+    control,
+};
 use support::*;
 
 /// The time after which something counts as never happening.
@@ -154,6 +157,147 @@ fn what_is_leased_is_read_without_the_server_and_a_change_is_seen_at_once() {
     let counts = kept.leases.counts();
     assert!(counts.granted >= 20 && counts.revoked >= 20, "{counts:?}");
     assert_eq!(kept.leases.waiting(), 0);
+}
+
+/// Reads objects ahead, and waits until all is known that can be.
+fn read_ahead(store: &LeasedStore, objects: &[ObjectId]) {
+    block_on(store.read_ahead(objects, &[ReadOp::Key { key: key() }]).unwrap()).unwrap();
+}
+
+#[test]
+fn what_is_read_ahead_is_answered_from_memory_until_somebody_changes_it() {
+    let kept = store(LONG);
+    let server = on_tcp(&kept);
+    let (one, two) = (client(&server.addresses()[0]), client(&server.addresses()[0]));
+    let objects: Vec<ObjectId> = (1..=300).map(object).collect();
+    // Some of them are not there.
+    for (number, o) in (1..=300_u64).zip(&objects).step_by(2) {
+        set(&two, o, number);
+    }
+    warm(&one, &object(0));
+    let before = one.counts();
+    read_ahead(&one, &objects);
+    for (number, o) in (1..=300).zip(&objects) {
+        assert_eq!(get(&one, o), if number % 2 == 1 { number } else { 0 });
+    }
+    let counts = one.counts();
+    assert_eq!((counts.hits, counts.misses), (before.hits + 300, before.misses));
+    // What is known is not asked for again.
+    read_ahead(&one, &objects);
+    assert_eq!(one.counts().granted, before.granted + 300);
+    for (number, o) in (1..=300).zip(&objects) {
+        set(&two, o, 1000 + number);
+        assert_eq!(get(&one, o), 1000 + number);
+    }
+    assert!(kept.leases.counts().revoked >= 300);
+    // What cannot be leased is left.
+    let other: ObjectId = "other".parse().unwrap();
+    set(&two, &other, 7);
+    read_ahead(&one, std::slice::from_ref(&other));
+    assert_eq!(get(&one, &other), 7);
+}
+
+#[test]
+fn nothing_that_is_read_ahead_while_others_change_it_is_stale() {
+    let kept = store(LONG);
+    let server = on_tcp(&kept);
+    let (reader, writer) = (client(&server.addresses()[0]), client(&server.addresses()[0]));
+    let objects: Vec<ObjectId> = (0..20).map(object).collect();
+    warm(&reader, &object(1000));
+    let ended = AtomicBool::new(false);
+    let stale = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) {
+                read_ahead(&reader, &objects);
+                std::thread::yield_now();
+            }
+        });
+        let stale = (1..=2000_u64).find(|turn| {
+            let o = &objects[*turn as usize % 20];
+            set(&writer, o, *turn);
+            // Often enough for leases to be worth it.
+            (0..12).any(|_| get(&reader, o) != *turn)
+        });
+        ended.store(true, Ordering::SeqCst);
+        stale
+    });
+    assert_eq!(stale, None);
+    assert!(reader.counts().hits > 500 && kept.leases.counts().revoked > 500);
+}
+
+/// The service of an earlier version, which leases objects one by one only.
+struct Earlier(LeaseService);
+
+impl Service for Earlier {
+    type Connection = lease::LeaseConnection;
+    type Pending = lease::PendingLease;
+
+    fn number(&self) -> u8 {
+        self.0.number()
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.0.is_awaited()
+    }
+
+    fn open(&self, peer: &Peer) -> lease::LeaseConnection {
+        self.0.open(peer)
+    }
+
+    fn handle(
+        &self,
+        connection: &mut lease::LeaseConnection,
+        request: Incoming<'_>,
+        outbox: &mut Outbox,
+    ) -> Handled<lease::PendingLease> {
+        if request.kind == lease::READ {
+            control::put_error(outbox, request.id, &request.unsupported());
+            return Handled::Uncounted;
+        }
+        self.0.handle(connection, request, outbox)
+    }
+
+    fn finish(
+        &self,
+        connection: &mut lease::LeaseConnection,
+        id: u64,
+        output: Result<lease::LeaseReply, StoreError>,
+        outbox: &mut Outbox,
+    ) {
+        self.0.finish(connection, id, output, outbox);
+    }
+
+    fn cancelled(&self, connection: &mut lease::LeaseConnection, id: u64) {
+        self.0.cancelled(connection, id);
+    }
+
+    fn ended(&self, connection: &mut lease::LeaseConnection) {
+        self.0.ended(connection);
+    }
+}
+
+#[test]
+fn a_server_that_leases_objects_one_by_one_only_does_so() {
+    let kept = store(LONG);
+    let membership = Membership::alone([7; 16]);
+    let objects: Arc<dyn ObjectStore> = Arc::new(kept.clone());
+    let service = LeaseService::new(objects.clone(), membership.clone(), kept.leases.clone());
+    let services =
+        Services::new().with(StoreService::new(objects, membership, Arc::default())).with(Earlier(service));
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let options = ServeOptions { listen, open: true, threads: 2, services, ..Default::default() };
+    let server = Server::start(options).unwrap();
+    let (one, two) = (client(&server.addresses()[0]), client(&server.addresses()[0]));
+    let o = object(1);
+    set(&two, &o, 1);
+    warm(&one, &object(0));
+    for _ in 0..10 {
+        read_ahead(&one, std::slice::from_ref(&o));
+    }
+    assert_eq!(kept.leases.counts().refused, 0);
+    assert_eq!(warm(&one, &o), 1);
+    set(&two, &o, 2);
+    assert_eq!(get(&one, &o), 2);
 }
 
 #[test]

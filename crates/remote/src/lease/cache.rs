@@ -14,21 +14,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use bytes::Bytes;
-use nacre_object::{
-    Answer, Done, Intent, Key, KeyPage, KeyRange, ObjectId, ReadOp, Versioned, VersionedKeyPage,
-};
+use nacre_object::{Done, ObjectId, ReadOp};
 
+use super::known::{Known, is_kept};
 use super::wire::Granted;
 
 /// The maximum number of objects of which something is known.
 const OBJECTS_MAX: usize = 16_384;
 /// The maximum number of bytes that are known of all objects together, about.
 const BYTES_MAX: usize = 64 << 20;
-/// The maximum number of bytes of one answer that is kept.
-const ANSWER_BYTES_MAX: usize = 128 << 10;
-/// The bytes that an answer takes besides those of keys and values, about.
-const ANSWER_OVERHEAD_BYTES: usize = 320;
 /// The number of answers that make up for a lease that was asked back.
 const HITS_WORTH_A_LEASE: u32 = 3;
 /// The greatest number of reads without a change in between after which an object is leased again that was changed.
@@ -105,8 +99,7 @@ struct Entry {
     hits: u32,
     /// The number of reads without a change in between after which it is leased again.
     patience: u32,
-    answers: HashMap<Vec<ReadOp>, Known>,
-    bytes: usize,
+    known: Known,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,10 +112,13 @@ enum Phase {
     Held { session: u64, version: u64 },
 }
 
-#[derive(Debug)]
-struct Known {
-    done: Done,
-    bytes: usize,
+/// Objects that are leased before they are read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ahead {
+    pub session: u64,
+    /// The token of the first one; those of the others follow.
+    pub first: u64,
+    pub objects: Vec<ObjectId>,
 }
 
 impl Cache {
@@ -165,6 +161,21 @@ impl Cache {
         self.sessions.get(&server).map(|session| session.number)
     }
 
+    /// Returns whether there is a session with any server.
+    pub fn has_session(&self) -> bool {
+        !self.sessions.is_empty()
+    }
+
+    /// Returns whether answers about an object are remembered: it is leased, or a lease was asked for.
+    pub fn remembers(&self, object: &ObjectId) -> bool {
+        self.entries.get(object).is_some_and(|entry| match entry.phase {
+            Phase::Held { session, .. } | Phase::Asked { session } => {
+                self.session(entry.server) == Some(session)
+            }
+            Phase::Changed(_) => false,
+        })
+    }
+
     /// Decides on a read of an object of a server.
     pub fn look(&mut self, server: usize, object: &ObjectId, reads: &[ReadOp], now: Duration) -> Course {
         let course = self.course(server, object, reads, now);
@@ -185,9 +196,9 @@ impl Cache {
             entry.was_used = true;
             match &mut entry.phase {
                 Phase::Held { session: own, .. } if *own == session => {
-                    let Some(known) = entry.answers.get(reads) else { return Course::Learn(entry.token) };
+                    let Some(done) = entry.known.answer(reads) else { return Course::Learn(entry.token) };
                     entry.hits = entry.hits.saturating_add(1);
-                    return Course::Known(known.done.clone());
+                    return Course::Known(done);
                 }
                 Phase::Asked { session: own } if *own == session => return Course::Learn(entry.token),
                 Phase::Changed(count) if *count + 1 < entry.patience => {
@@ -198,21 +209,43 @@ impl Cache {
                 _ => {}
             }
         }
-        let token = self.token();
+        Course::Ask { token: self.ask(server, session, object), session }
+    }
+
+    /// Notes that a lease is asked for, under the token that is returned.
+    fn ask(&mut self, server: usize, session: u64, object: &ObjectId) -> u64 {
+        let (token, phase) = (self.token(), Phase::Asked { session });
         match self.entries.get_mut(object) {
             Some(entry) => {
                 self.counts.bytes -= entry.clear();
-                (entry.token, entry.server, entry.phase) = (token, server, Phase::Asked { session });
+                (entry.token, entry.server, entry.phase) = (token, server, phase);
             }
             None => {
-                let (phase, answers) = (Phase::Asked { session }, HashMap::new());
-                let (was_used, hits, patience, bytes) = (false, 0, 1, 0);
-                let entry = Entry { token, server, phase, was_used, hits, patience, answers, bytes };
+                let (was_used, hits, patience, known) = (false, 0, 1, Known::default());
+                let entry = Entry { token, server, phase, was_used, hits, patience, known };
                 self.entries.insert(object.clone(), entry);
                 self.order.push_back(object.clone());
             }
         }
-        Course::Ask { token, session }
+        token
+    }
+
+    /// Decides on objects of a server that will soon be read: leases are asked for on those that have none and were not changed lately.
+    /// `None` if there is no session with the server.
+    pub fn look_ahead(&mut self, server: usize, objects: Vec<ObjectId>, now: Duration) -> Option<Ahead> {
+        let session = self.sessions.get(&server).filter(|session| now < session.until)?.number;
+        let mut ahead = Ahead { session, first: self.next_token + 1, objects: Vec::new() };
+        for object in objects {
+            let is_left = self.entries.get(&object).is_some_and(|entry| match entry.phase {
+                Phase::Held { session: own, .. } | Phase::Asked { session: own } => own == session,
+                Phase::Changed(count) => count + 1 < entry.patience,
+            });
+            if !is_left {
+                self.ask(server, session, &object);
+                ahead.objects.push(object);
+            }
+        }
+        Some(ahead)
     }
 
     /// Notes the answer to a request for a lease. Returns false if the lease is to be given back, because it is of no use any more.
@@ -226,14 +259,9 @@ impl Cache {
             return true;
         }
         entry.phase = Phase::Held { session, version: granted.version };
-        let mut dropped = 0;
-        entry.answers.retain(|_, known| {
-            let is_current = known.done.version == granted.version;
-            dropped += if is_current { 0 } else { known.bytes };
-            is_current
-        });
-        entry.bytes -= dropped;
-        self.counts.bytes -= dropped;
+        if entry.known.version() != Some(granted.version) {
+            self.counts.bytes -= entry.known.clear();
+        }
         self.counts.granted += 1;
         true
     }
@@ -246,10 +274,9 @@ impl Cache {
             Phase::Asked { .. } => {}
             _ => return,
         }
-        let Some((reads, done, bytes)) = detached(reads, done) else { return };
-        let before = entry.answers.insert(reads, Known { done, bytes }).map_or(0, |known| known.bytes);
-        entry.bytes = entry.bytes + bytes - before;
-        self.counts.bytes = self.counts.bytes + bytes - before;
+        let before = entry.known.bytes();
+        entry.known.learn(reads, done);
+        self.counts.bytes = self.counts.bytes + entry.known.bytes() - before;
     }
 
     /// Forgets an object that the client is about to change. Returns the lease that it had.
@@ -291,7 +318,7 @@ impl Cache {
                 self.order.push_back(object);
                 continue;
             }
-            self.counts.bytes -= entry.bytes;
+            self.counts.bytes -= entry.known.bytes();
             surplus.extend(entry.surplus(&object));
             self.entries.remove(&object);
         }
@@ -303,9 +330,8 @@ impl Cache {
 impl Entry {
     /// Forgets all answers. Returns their bytes.
     fn clear(&mut self) -> usize {
-        self.answers = HashMap::new();
         self.hits = 0;
-        std::mem::take(&mut self.bytes)
+        self.known.clear()
     }
 
     /// Forgets everything, because the object changes; what is under way has another token. Returns the bytes of the answers.
@@ -331,90 +357,11 @@ impl Entry {
     }
 }
 
-/// Returns whether the answer to a read may be kept. Those who are about to change something are for the server to see.
-fn is_kept(read: &ReadOp) -> bool {
-    match read {
-        ReadOp::Stat | ReadOp::Key { .. } | ReadOp::Keys { .. } | ReadOp::VersionedKeys { .. } => true,
-        ReadOp::VersionedKey { intent, .. } => *intent == Intent::Look,
-        _ => false,
-    }
-}
-
-/// Returns copies of reads and their answers that keep no buffers in which they were received, with their size; `None` if they are not
-/// to be kept.
-fn detached(reads: &[ReadOp], done: &Done) -> Option<(Vec<ReadOp>, Done, usize)> {
-    let mut bytes = ANSWER_OVERHEAD_BYTES;
-    let reads = reads.iter().map(|read| detached_read(read, &mut bytes)).collect::<Option<_>>()?;
-    let answers = done.answers.iter().map(|answer| detached_answer(answer, &mut bytes));
-    let answers = answers.collect::<Option<_>>()?;
-    (bytes <= ANSWER_BYTES_MAX).then_some((reads, Done { answers, ..*done }, bytes))
-}
-
-fn detached_read(read: &ReadOp, bytes: &mut usize) -> Option<ReadOp> {
-    *bytes += 64;
-    Some(match read {
-        ReadOp::Stat => ReadOp::Stat,
-        ReadOp::Key { key } => ReadOp::Key { key: copy_key(key, bytes)? },
-        ReadOp::VersionedKey { key, intent } => {
-            ReadOp::VersionedKey { key: copy_key(key, bytes)?, intent: *intent }
-        }
-        ReadOp::Keys { range, limit, values } => {
-            ReadOp::Keys { range: copy_range(range, bytes), limit: *limit, values: *values }
-        }
-        ReadOp::VersionedKeys { range, limit, values } => {
-            ReadOp::VersionedKeys { range: copy_range(range, bytes), limit: *limit, values: *values }
-        }
-        _ => return None,
-    })
-}
-
-fn detached_answer(answer: &Answer, bytes: &mut usize) -> Option<Answer> {
-    *bytes += 64;
-    Some(match answer {
-        Answer::Stat(stat) => Answer::Stat(stat.clone()),
-        Answer::Value(value) => Answer::Value(value.as_ref().map(|value| copy(value, bytes))),
-        Answer::VersionedValue(value) => {
-            Answer::VersionedValue(value.as_ref().map(|value| copy_versioned(value, bytes)))
-        }
-        Answer::Keys(page) => {
-            let entries = page.entries.iter();
-            let entries = entries.map(|(key, value)| Some((copy_key(key, bytes)?, copy(value, bytes))));
-            Answer::Keys(KeyPage { entries: entries.collect::<Option<_>>()?, more: page.more })
-        }
-        Answer::VersionedKeys(page) => {
-            let entries = page.entries.iter();
-            let entries =
-                entries.map(|(key, value)| Some((copy_key(key, bytes)?, copy_versioned(value, bytes))));
-            let entries = entries.collect::<Option<_>>()?;
-            Answer::VersionedKeys(VersionedKeyPage { entries, more: page.more })
-        }
-        _ => return None,
-    })
-}
-
-fn copy(value: &Bytes, bytes: &mut usize) -> Bytes {
-    *bytes += value.len() + 48;
-    Bytes::copy_from_slice(value)
-}
-
-fn copy_key(key: &Key, bytes: &mut usize) -> Option<Key> {
-    *bytes += key.as_bytes().len() + 48;
-    // It was a key before.
-    Key::new(Bytes::copy_from_slice(key.as_bytes())).ok()
-}
-
-fn copy_versioned(value: &Versioned, bytes: &mut usize) -> Versioned {
-    Versioned { value: copy(&value.value, bytes), version: value.version }
-}
-
-fn copy_range(range: &KeyRange, bytes: &mut usize) -> KeyRange {
-    let mut bound = |bound: &Option<Bytes>| bound.as_ref().map(|bound| copy(bound, bytes));
-    let (after, before) = (bound(&range.after), bound(&range.before));
-    KeyRange { after, before, prefix: copy(&range.prefix, bytes) }
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use nacre_object::{Answer, Intent};
+
     use super::*;
 
     fn at(seconds: u64) -> Duration {
@@ -560,6 +507,33 @@ mod tests {
         let lease = Surplus { server: 0, session: 7, object: o.clone(), number: token };
         assert_eq!(cache.forget(&o), Some(lease));
         assert!(!cache.granted(&o, token, 7, granted(1, 4)));
+    }
+
+    #[test]
+    fn what_will_soon_be_read_is_leased_ahead_unless_it_is_leased_or_was_changed_lately() {
+        let mut cache = cache();
+        let all = || ["new", "held", "asked", "changed"].map(object).to_vec();
+        let held = asked(cache.look(0, &object("held"), &reads("k"), at(0)));
+        assert!(cache.granted(&object("held"), held, 7, granted(held, 4)));
+        asked(cache.look(0, &object("asked"), &reads("k"), at(0)));
+        let changed = asked(cache.look(0, &object("changed"), &reads("k"), at(0)));
+        cache.revoke(&object("changed"), 7, changed);
+        let first = cache.next_token + 1;
+        let ahead = cache.look_ahead(0, all(), at(0)).unwrap();
+        assert_eq!(ahead, Ahead { session: 7, first, objects: vec![object("new")] });
+        assert_eq!(all().iter().map(|o| cache.remembers(o)).collect::<Vec<_>>(), [true, true, true, false]);
+        assert!(cache.granted(&object("new"), first, 7, granted(first, 5)));
+        cache.learn(&object("new"), first, &reads("k"), &done(5, "v"));
+        assert_eq!(cache.look(0, &object("new"), &reads("k"), at(0)), Course::Known(done(5, "v")));
+        // Once it was read often enough it counts as any other, and the tokens follow each other.
+        assert_eq!(cache.look(0, &object("changed"), &reads("k"), at(0)), Course::Pass);
+        cache.revoke(&object("new"), 7, first);
+        let first = cache.next_token + 1;
+        let ahead = cache.look_ahead(0, ["changed", "more"].map(object).to_vec(), at(0)).unwrap();
+        assert_eq!(ahead.objects, ["changed", "more"].map(object));
+        assert!(cache.granted(&object("more"), first + 1, 7, granted(first + 1, 1)));
+        assert_eq!(cache.look_ahead(0, all(), at(10)), None, "the session may be over");
+        assert_eq!(cache.look_ahead(1, all(), at(0)), None);
     }
 
     #[test]

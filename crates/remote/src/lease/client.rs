@@ -4,16 +4,18 @@
 //! what the server asks back. What is known is trusted by the client's own clock, and for less time than the server grants: a program
 //! that was stopped, or whose server is out of reach, asks again when it goes on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::{pending, poll_fn};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::channel::oneshot;
 use futures::future::{BoxFuture, join_all};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
-    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
+    WindowPosition,
 };
 use nacre_rpc::client::{Call, Event, Link, Subscription};
 use nacre_rpc::{MessageKind, Outbox, control};
@@ -24,7 +26,10 @@ use tokio::time::{Instant, sleep_until};
 use super::cache::{Cache, CacheCounts, Course, Surplus};
 use super::is_leasable;
 use super::table::Renewal;
-use super::wire::{self, GIVEN_BACK_MAX, GivingBack, Granted, LEASE_SERVICE, Leasing};
+use super::wire::{
+    self, GIVEN_BACK_MAX, GivingBack, Granted, LEASE_SERVICE, Leasing, READ_OBJECTS_MAX, READS_MAX, Reading,
+    is_short,
+};
 use crate::store::RemoteStore;
 
 /// The pause before a session is opened again after one has ended.
@@ -71,6 +76,8 @@ struct State {
     links: HashMap<usize, Arc<Link>>,
     /// The servers with which a session is being opened, or not before a time.
     closed: HashMap<usize, Closed>,
+    /// The servers with sessions that lease objects one by one only: those of earlier versions.
+    one_by_one: HashSet<usize>,
     /// True if no session is opened any more.
     has_ended: bool,
 }
@@ -154,6 +161,51 @@ impl LeasedStore {
         })
     }
 
+    /// Leases objects that have no leases and reads them under these, many by one message. The answer is there when all that can be known
+    /// of them is, and is the number of those that are leased.
+    fn lease_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Reply<usize> {
+        let inner = &self.inner;
+        let mut servers: HashMap<usize, (Arc<Link>, Vec<ObjectId>)> = HashMap::new();
+        if reads.len() <= READS_MAX && reads.iter().all(is_short) {
+            for object in objects.iter().filter(|object| is_leasable(object)) {
+                let Some((server, link)) = inner.remote.keeper(object) else { continue };
+                let (_, objects) = servers.entry(server).or_insert_with(|| (link, Vec::new()));
+                objects.push(object.clone());
+            }
+        }
+        let mut ends = Vec::new();
+        for (server, (link, objects)) in servers {
+            let mut state = inner.state.lock();
+            if state.one_by_one.contains(&server) {
+                continue;
+            }
+            let Some(ahead) = state.cache.look_ahead(server, objects, now()) else { continue };
+            let surplus = state.cache.evict();
+            drop(state);
+            inner.give_back(surplus);
+            let mut number = ahead.first;
+            for objects in ahead.objects.chunks(READ_OBJECTS_MAX) {
+                let (session, objects) = (ahead.session, objects.to_vec());
+                let reading = Reading { session, number, reads: reads.to_vec(), objects };
+                number += reading.objects.len() as u64;
+                ends.push(inner.ask_many(server, &link, reading));
+            }
+        }
+        let (inner, objects) = (inner.clone(), objects.to_vec());
+        let leased = move || {
+            let state = inner.state.lock();
+            objects.iter().filter(|object| state.cache.remembers(object)).count()
+        };
+        if ends.is_empty() {
+            return Reply::ready(Ok(leased()));
+        }
+        Reply::pending(async move {
+            // Those that cannot be known are told of too: by the end of the task that asks.
+            join_all(ends).await;
+            Ok(leased())
+        })
+    }
+
     /// Forgets an object that is about to be changed. Its lease is given back ahead of the change, which would wait for it.
     fn forget(&self, object: &ObjectId) {
         let surplus = self.inner.state.lock().cache.forget(object);
@@ -222,6 +274,62 @@ impl Inner {
         let _ = link.host().spawn(asked);
     }
 
+    /// Asks for leases on several objects and for what is in them. The receiver hears of the end of that.
+    fn ask_many(
+        self: &Arc<Self>,
+        server: usize,
+        link: &Arc<Link>,
+        reading: Reading,
+    ) -> oneshot::Receiver<()> {
+        let inner = Arc::downgrade(self);
+        let (sender, end) = oneshot::channel();
+        let mut call = Call::start(link.clone(), reading.clone());
+        let back = link.clone();
+        let asked = async move {
+            let frame = poll_fn(|context| call.poll_frame(context.waker())).await;
+            let Some(inner) = inner.upgrade() else { return };
+            let answered = match &frame {
+                Ok(frame) if frame.kind == wire::ANSWERED => {
+                    wire::get_answered(&frame.body).unwrap_or_default()
+                }
+                Ok(frame) => {
+                    if is_unsupported(frame) {
+                        inner.state.lock().one_by_one.insert(server);
+                    }
+                    Vec::new()
+                }
+                Err(_) => Vec::new(),
+            };
+            let Reading { session, number, reads, objects } = reading;
+            let mut unused = Vec::new();
+            // What is not answered is not leased.
+            let answers = answered.into_iter().chain(std::iter::repeat(None));
+            for ((number, object), done) in (number..).zip(objects).zip(answers) {
+                let granted = done.as_ref().map(|done| Granted { number, version: done.version });
+                // Each by itself: meanwhile others are answered.
+                let mut state = inner.state.lock();
+                let is_held = state.cache.granted(&object, number, session, granted.unwrap_or_default());
+                if let (true, Some(done)) = (is_held, &done) {
+                    state.cache.learn(&object, number, &reads, done);
+                }
+                drop(state);
+                if !is_held {
+                    unused.push((object, number));
+                }
+            }
+            let surplus = inner.state.lock().cache.evict();
+            inner.give_back(surplus);
+            if !unused.is_empty() {
+                post(&back, GivingBack { session, leases: unused });
+            }
+            // Whoever waits is told by the end of it.
+            drop(sender);
+        };
+        // As for a single lease.
+        let _ = link.host().spawn(asked);
+        end
+    }
+
     /// Gives leases back, if the sessions last in which they were granted.
     fn give_back(&self, surplus: Vec<Surplus>) {
         let mut sessions: HashMap<(usize, u64), Vec<(ObjectId, u64)>> = HashMap::new();
@@ -265,6 +373,7 @@ impl Drop for Ending {
         let mut state = inner.state.lock();
         state.cache.lose(self.server);
         state.links.remove(&self.server);
+        state.one_by_one.remove(&self.server);
         state.closed.insert(self.server, Closed::Until(now() + self.pause));
     }
 }
@@ -391,6 +500,17 @@ impl nacre_rpc::client::Request for Leasing {
     }
 }
 
+impl nacre_rpc::client::Request for Reading {
+    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+        wire::put_reading(outbox, id, self)
+    }
+
+    /// Over another connection the session is none.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
 impl nacre_rpc::client::Request for GivingBack {
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
         wire::put_give_back(outbox, id, self)
@@ -456,6 +576,12 @@ impl ObjectStore for LeasedStore {
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.inner.store.list(after, limit)
+    }
+
+    fn read_ahead(&self, objects: &[ObjectId], reads: &[ReadOp]) -> Option<Reply<usize>> {
+        // Without a session with any server nothing is remembered.
+        let remembers = self.inner.state.lock().cache.has_session();
+        remembers.then(|| self.lease_ahead(objects, reads))
     }
 
     fn limits(&self) -> Reply<Limits> {

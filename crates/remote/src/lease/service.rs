@@ -4,18 +4,24 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use futures::future::{BoxFuture, FutureExt};
-use nacre_object::{ErrorKind, ObjectStore, Outcome, ReadOp, StoreError, Transaction};
+use futures::future::{BoxFuture, FutureExt, join_all};
+use nacre_object::{
+    Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
+};
 use nacre_rpc::{Cursor, Handled, Incoming, Outbox, Peer, Service, control};
 
 use super::hold::Leases;
 use super::is_leasable;
 use super::suspension::Client;
-use super::wire::{self, Granted, Leasing};
+use super::wire::{self, Granted, Leasing, Reading};
 use crate::members::Membership;
 
 /// The maximum number of sessions of a connection.
 const CONNECTION_SESSIONS_MAX: usize = 16;
+/// The maximum number of bytes of the answers to one request, about.
+const ANSWERED_BYTES_MAX: usize = 256 << 10;
+/// The bytes that an answer takes besides its value, at most.
+const ANSWER_BYTES: usize = 64;
 
 /// The service by which clients lease objects.
 #[derive(derive_more::Debug)]
@@ -64,14 +70,25 @@ impl LeaseService {
     }
 
     /// Begins to grant a lease.
-    fn lease(
-        &self,
-        connection: &LeaseConnection,
-        request: &Incoming<'_>,
-    ) -> Result<BoxFuture<'static, Result<Granted, StoreError>>, StoreError> {
+    fn lease(&self, connection: &LeaseConnection, request: &Incoming<'_>) -> Result<Granting, StoreError> {
         let leasing = wire::get_lease(&request.body)?;
         connection.check(leasing.session)?;
-        let object = &leasing.object;
+        self.check_object(&leasing.object)?;
+        let (store, leases) = (self.store.clone(), self.leases.clone());
+        Ok(async move { grant(&*store, &leases, leasing).await.map(LeaseReply::Granted) }.boxed())
+    }
+
+    /// Begins to lease several objects and to read them.
+    fn read(&self, connection: &LeaseConnection, request: &Incoming<'_>) -> Result<Granting, StoreError> {
+        let reading = wire::get_reading(&request.body)?;
+        connection.check(reading.session)?;
+        reading.objects.iter().try_for_each(|object| self.check_object(object))?;
+        let (store, leases) = (self.store.clone(), self.leases.clone());
+        Ok(async move { read_leased(&*store, &leases, reading).await.map(LeaseReply::Read) }.boxed())
+    }
+
+    /// Checks that an object is one of those that this server leases.
+    fn check_object(&self, object: &ObjectId) -> Result<(), StoreError> {
         if !is_leasable(object) {
             let text = format!("object \"{object}\" is none of those that are leased");
             return Err(StoreError::new(ErrorKind::Invalid, text));
@@ -80,12 +97,33 @@ impl LeaseService {
             let text = format!("object \"{object}\" is kept by another member of the store");
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
-        let (store, leases) = (self.store.clone(), self.leases.clone());
-        Ok(async move { grant(&*store, &leases, leasing).await }.boxed())
+        Ok(())
     }
 
-    fn settle_request(&self, id: u64, result: Result<Granted, StoreError>, outbox: &mut Outbox) {
-        if let Err(error) = result.and_then(|granted| wire::put_leased(outbox, id, &granted)) {
+    /// Answers a request, or leaves that to a future.
+    fn begin(
+        &self,
+        id: u64,
+        granting: Result<Granting, StoreError>,
+        outbox: &mut Outbox,
+    ) -> Handled<PendingLease> {
+        let result = match granting {
+            Err(error) => Err(error),
+            Ok(mut granting) => match granting.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => return Handled::Later(PendingLease(granting)),
+                Poll::Ready(result) => result,
+            },
+        };
+        self.settle_request(id, result, outbox);
+        Handled::Uncounted
+    }
+
+    fn settle_request(&self, id: u64, result: Result<LeaseReply, StoreError>, outbox: &mut Outbox) {
+        let written = result.and_then(|reply| match reply {
+            LeaseReply::Granted(granted) => wire::put_leased(outbox, id, &granted),
+            LeaseReply::Read(answered) => wire::put_answered(outbox, id, &answered),
+        });
+        if let Err(error) = written {
             control::put_error(outbox, id, &error);
         }
     }
@@ -117,6 +155,53 @@ async fn grant(
     }
 }
 
+/// Leases several objects and reads each of them as it is as long as the lease is in force. `None` where no lease is granted, or where
+/// the answers would be too long together.
+async fn read_leased(
+    store: &dyn ObjectStore,
+    leases: &Arc<Leases>,
+    reading: Reading,
+) -> Result<Vec<Option<Done>>, StoreError> {
+    let Reading { session, number, reads, objects } = reading;
+    leases.mark(store).await?;
+    let reads = &reads;
+    let read = (number..).zip(objects.iter().cloned()).map(|(number, object)| async move {
+        if !leases.grant(session, &object, number) {
+            return None;
+        }
+        // From here on every write waits, as for a single lease.
+        let transaction = Transaction { reads: reads.clone(), ..Transaction::default() };
+        match store.apply(&object, transaction).await {
+            Ok(Outcome::Done(done)) => Some(done),
+            Ok(Outcome::Refused(_)) | Err(_) => None,
+        }
+    });
+    let mut answered = join_all(read).await;
+    let (mut bytes, mut unread) = (0, Vec::new());
+    for ((number, object), done) in (number..).zip(objects).zip(&mut answered) {
+        bytes += done.as_ref().map_or(0, answer_bytes);
+        if bytes > ANSWERED_BYTES_MAX {
+            *done = None;
+        }
+        if done.is_none() {
+            unread.push((object, number));
+        }
+    }
+    // Those that were not granted among them, which changes nothing.
+    leases.give_back(session, &unread);
+    Ok(answered)
+}
+
+/// Returns the bytes that answers about single keys take in a reply, about.
+fn answer_bytes(done: &Done) -> usize {
+    let value_bytes = |answer: &Answer| match answer {
+        Answer::Value(Some(value)) => value.len(),
+        Answer::VersionedValue(Some(value)) => value.value.len(),
+        _ => 0,
+    };
+    done.answers.iter().map(|answer| ANSWER_BYTES + value_bytes(answer)).sum()
+}
+
 impl LeaseConnection {
     /// Checks that a session is one of the connection: a request may have been meant for an earlier connection.
     fn check(&self, session: u64) -> Result<(), StoreError> {
@@ -127,13 +212,25 @@ impl LeaseConnection {
     }
 }
 
+/// The future of a reply.
+type Granting = BoxFuture<'static, Result<LeaseReply, StoreError>>;
+
+/// A reply to a request for leases.
+#[derive(Debug)]
+pub enum LeaseReply {
+    /// A lease, or none.
+    Granted(Granted),
+    /// The answers of several objects, of those that are leased.
+    Read(Vec<Option<Done>>),
+}
+
 /// A reply that the store has not made yet.
 #[derive(derive_more::Debug)]
 #[debug("PendingLease")]
-pub struct PendingLease(BoxFuture<'static, Result<Granted, StoreError>>);
+pub struct PendingLease(Granting);
 
 impl Future for PendingLease {
-    type Output = Result<Granted, StoreError>;
+    type Output = Result<LeaseReply, StoreError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.get_mut().0.as_mut().poll(context)
@@ -165,15 +262,11 @@ impl Service for LeaseService {
         let id = request.id;
         let done = match request.kind {
             wire::OPEN => self.open_session(connection, &request, outbox),
-            wire::LEASE => match self.lease(connection, &request) {
+            wire::LEASE => return self.begin(id, self.lease(connection, &request), outbox),
+            wire::READ => match request.reserve(ANSWERED_BYTES_MAX) {
+                Ok(true) => return self.begin(id, self.read(connection, &request), outbox),
+                Ok(false) => return Handled::NoCapacity(request.body),
                 Err(error) => Err(error),
-                Ok(mut granting) => {
-                    match granting.poll_unpin(&mut Context::from_waker(Waker::noop())) {
-                        Poll::Pending => return Handled::Later(PendingLease(granting)),
-                        Poll::Ready(result) => self.settle_request(id, result, outbox),
-                    }
-                    return Handled::Uncounted;
-                }
             },
             wire::GIVE_BACK => wire::get_give_back(&request.body).and_then(|giving| {
                 connection.check(giving.session)?;
@@ -204,7 +297,7 @@ impl Service for LeaseService {
         &self,
         _connection: &mut LeaseConnection,
         id: u64,
-        result: Result<Granted, StoreError>,
+        result: Result<LeaseReply, StoreError>,
         outbox: &mut Outbox,
     ) {
         self.settle_request(id, result, outbox);

@@ -18,21 +18,68 @@ const OBJECTS: usize = 3;
 
 /// A message between a client and the server.
 enum Message {
-    Lease { session: u64, number: u64, object: usize },
-    Leased { session: u64, number: u64, object: usize, granted: Granted },
-    Read { token: u64, object: usize },
-    Answer { token: u64, object: usize, version: u64 },
-    Revoke { session: u64, number: u64, object: usize },
-    GiveBack { session: u64, number: u64, object: usize },
-    Renew { session: u64, sent: Duration },
-    Renewed { session: u64, sent: Duration, renewal: Renewal },
+    Lease {
+        session: u64,
+        number: u64,
+        object: usize,
+    },
+    Leased {
+        session: u64,
+        number: u64,
+        object: usize,
+        granted: Granted,
+    },
+    Read {
+        token: u64,
+        object: usize,
+    },
+    /// A lease that is asked for together with the answer.
+    LeaseAndRead {
+        session: u64,
+        number: u64,
+        object: usize,
+    },
+    LeasedAndAnswer {
+        session: u64,
+        number: u64,
+        object: usize,
+        granted: Granted,
+    },
+    Answer {
+        token: u64,
+        object: usize,
+        version: u64,
+    },
+    Revoke {
+        session: u64,
+        number: u64,
+        object: usize,
+    },
+    GiveBack {
+        session: u64,
+        number: u64,
+        object: usize,
+    },
+    Renew {
+        session: u64,
+        sent: Duration,
+    },
+    Renewed {
+        session: u64,
+        sent: Duration,
+        renewal: Renewal,
+    },
 }
 
 impl Message {
     fn is_for_server(&self) -> bool {
         matches!(
             self,
-            Message::Lease { .. } | Message::Read { .. } | Message::GiveBack { .. } | Message::Renew { .. }
+            Message::Lease { .. }
+                | Message::Read { .. }
+                | Message::LeaseAndRead { .. }
+                | Message::GiveBack { .. }
+                | Message::Renew { .. }
         )
     }
 }
@@ -134,12 +181,12 @@ impl World {
     fn serve(&mut self, client: usize, message: Message) {
         match message {
             Message::Lease { session, number, object } => {
-                let is_granted = self.table.grant(session, &self.objects[object], number, self.now);
-                let granted = match is_granted {
-                    true => Granted { number, version: self.versions[object] },
-                    false => Granted::default(),
-                };
+                let granted = self.grant(session, number, object);
                 self.send(client, Message::Leased { session, number, object, granted });
+            }
+            Message::LeaseAndRead { session, number, object } => {
+                let granted = self.grant(session, number, object);
+                self.send(client, Message::LeasedAndAnswer { session, number, object, granted });
             }
             Message::Read { token, object } => {
                 let version = self.versions[object];
@@ -156,6 +203,13 @@ impl World {
         }
     }
 
+    fn grant(&mut self, session: u64, number: u64, object: usize) -> Granted {
+        match self.table.grant(session, &self.objects[object], number, self.now) {
+            true => Granted { number, version: self.versions[object] },
+            false => Granted::default(),
+        }
+    }
+
     /// Handles a message at a client.
     fn hear(&mut self, client: usize, message: Message) {
         let Client { cache, session: own, .. } = &mut self.clients[client];
@@ -164,6 +218,14 @@ impl World {
                 let is_taken = cache.granted(&self.objects[object], number, session, granted);
                 if !is_taken {
                     self.send(client, Message::GiveBack { session, number, object });
+                }
+            }
+            Message::LeasedAndAnswer { session, number, object, granted } => {
+                let is_taken = cache.granted(&self.objects[object], number, session, granted);
+                if !is_taken {
+                    self.send(client, Message::GiveBack { session, number, object });
+                } else if granted.number != 0 {
+                    cache.learn(&self.objects[object], number, &reads(), &done(granted.version));
                 }
             }
             Message::Answer { token, object, version } => {
@@ -199,6 +261,15 @@ impl World {
                 self.send(client, Message::Lease { session, number: token, object });
                 self.send(client, Message::Read { token, object });
             }
+        }
+    }
+
+    fn read_ahead(&mut self, client: usize, object: usize) {
+        let (clock, objects) = (self.clock(client), vec![self.objects[object].clone()]);
+        let Some(ahead) = self.clients[client].cache.look_ahead(0, objects, clock) else { return };
+        if !ahead.objects.is_empty() {
+            let (session, number) = (ahead.session, ahead.first);
+            self.send(client, Message::LeaseAndRead { session, number, object });
         }
     }
 
@@ -282,7 +353,8 @@ fn nothing_stale_is_read_whatever_becomes_of_messages() {
             let stands = world.clients[client].stands_until > world.now;
             // One that goes on reads before it hears of anything.
             match world.random(200) {
-                0..150 if !stands => world.read(client, object),
+                0..130 if !stands => world.read(client, object),
+                130..150 if !stands => world.read_ahead(client, object),
                 150..155 if !stands && world.writing.len() < 4 => world.write(client, object),
                 155 if world.random(10) == 0 => {
                     let stands_for = Duration::from_millis(world.random(5000));

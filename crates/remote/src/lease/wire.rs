@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_object::limit::OBJECT_ID_BYTES_MAX;
-use nacre_object::{ObjectId, StoreError};
+use nacre_object::{Answer, Done, Intent, ObjectId, ReadOp, StoreError};
 use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
 use super::table::Renewal;
+use crate::reply::{get_done, put_done};
+use crate::request::{get_read, put_object, put_read};
 
 /// The number of the service.
 pub const LEASE_SERVICE: u8 = 8;
@@ -29,7 +31,17 @@ pub const RENEW: MessageKind = MessageKind::new(LEASE_SERVICE, 7);
 pub const RENEWED: MessageKind = MessageKind::new(LEASE_SERVICE, 8);
 /// The end of a session, and of its leases.
 pub const END: MessageKind = MessageKind::new(LEASE_SERVICE, 9);
+/// A request for leases on several objects, which are read under them.
+pub const READ: MessageKind = MessageKind::new(LEASE_SERVICE, 10);
+/// The answers of those of them that are leased.
+pub const ANSWERED: MessageKind = MessageKind::new(LEASE_SERVICE, 11);
 
+/// The maximum number of objects that are leased and read by one message.
+pub(super) const READ_OBJECTS_MAX: usize = 64;
+/// The maximum number of reads of each of them.
+pub(super) const READS_MAX: usize = 16;
+/// The smallest size of a read, in bytes.
+const READ_BYTES: usize = 4;
 /// The maximum number of leases that are given back by one message.
 pub(super) const GIVEN_BACK_MAX: usize = 256;
 
@@ -59,6 +71,16 @@ pub struct Granted {
     pub(super) number: u64,
     /// The version that the object has as long as the lease is in force.
     pub(super) version: u64,
+}
+
+/// A request for leases on several objects, of each of which the same is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) session: u64,
+    /// The number of the first lease; those of the others follow.
+    pub(super) number: u64,
+    pub(super) reads: Vec<ReadOp>,
+    pub(super) objects: Vec<ObjectId>,
 }
 
 /// Leases that are given back.
@@ -126,6 +148,95 @@ pub(super) fn get_leased(body: &Bytes) -> Result<Granted, WireError> {
     let granted = Granted { number: cursor.u64()?, version: cursor.u64()? };
     cursor.end()?;
     Ok(granted)
+}
+
+pub(super) fn put_reading(outbox: &mut Outbox, id: u64, reading: &Reading) -> Result<(), StoreError> {
+    let open = outbox.begin(READ, id);
+    outbox.u64(reading.session);
+    outbox.u64(reading.number);
+    outbox.u16(reading.reads.len() as u16);
+    outbox.u16(reading.objects.len() as u16);
+    for read in &reading.reads {
+        put_read(outbox, read);
+    }
+    for object in &reading.objects {
+        put_object(outbox, object);
+    }
+    end(outbox, open)
+}
+
+pub(super) fn get_reading(body: &Bytes) -> Result<Reading, StoreError> {
+    let mut cursor = Cursor::new(body);
+    let (session, number) = (cursor.u64()?, cursor.u64()?);
+    let (reads, objects) = (cursor.u16()? as usize, cursor.u16()? as usize);
+    if number == 0 || number.checked_add(objects as u64).is_none() {
+        return Err(WireError::Malformed("a lease has a number that none may have").into());
+    }
+    let count = cursor.count(reads, READS_MAX, READ_BYTES)?;
+    let mut reads = Vec::with_capacity(count);
+    for _ in 0..count {
+        let read = get_read(&mut cursor)?;
+        if !is_short(&read) {
+            return Err(WireError::Malformed("a read ahead is of something else than single keys").into());
+        }
+        reads.push(read);
+    }
+    // Each has a length, and a name of a byte at least.
+    let count = cursor.count(objects, READ_OBJECTS_MAX, 2)?;
+    let mut objects = Vec::with_capacity(count);
+    for _ in 0..count {
+        let object_bytes = cursor.u8()?;
+        objects.push(get_object(&cursor.bytes(object_bytes.into())?)?);
+    }
+    cursor.end()?;
+    Ok(Reading { session, number, reads, objects })
+}
+
+/// Returns whether a read may be made of many objects at a time.
+pub(super) fn is_short(read: &ReadOp) -> bool {
+    match read {
+        ReadOp::Stat | ReadOp::Key { .. } => true,
+        ReadOp::VersionedKey { intent, .. } => *intent == Intent::Look,
+        _ => false,
+    }
+}
+
+/// Writes the answers of objects that are leased, in the order of the request; `None` for one that is not.
+pub(super) fn put_answered(
+    outbox: &mut Outbox,
+    id: u64,
+    answered: &[Option<Done>],
+) -> Result<(), StoreError> {
+    let open = outbox.begin(ANSWERED, id);
+    outbox.u16(answered.len() as u16);
+    for done in answered {
+        outbox.u8(done.is_some() as u8);
+        if let Some(done) = done {
+            put_done(outbox, done);
+        }
+    }
+    end(outbox, open)
+}
+
+pub(super) fn get_answered(body: &Bytes) -> Result<Vec<Option<Done>>, WireError> {
+    let mut cursor = Cursor::new(body);
+    let count = cursor.u16()? as usize;
+    let count = cursor.count(count, READ_OBJECTS_MAX, 1)?;
+    let mut answered = Vec::with_capacity(count);
+    for _ in 0..count {
+        answered.push(match cursor.u8()? {
+            0 => None,
+            1 => Some(get_done(&mut cursor, READS_MAX)?),
+            _ => return Err(WireError::Malformed("an answer is neither there nor not")),
+        });
+    }
+    cursor.end()?;
+    let is_short_answer =
+        |answer: &Answer| matches!(answer, Answer::Stat(_) | Answer::Value(_) | Answer::VersionedValue(_));
+    match answered.iter().flatten().flat_map(|done| &done.answers).all(is_short_answer) {
+        true => Ok(answered),
+        false => Err(WireError::Malformed("an answer is about something else than single keys")),
+    }
 }
 
 pub(super) fn put_give_back(outbox: &mut Outbox, id: u64, giving: &GivingBack) -> Result<(), StoreError> {
@@ -225,6 +336,12 @@ pub fn fuzz(bytes: &[u8]) {
     if let Ok(granted) = get_leased(&body) {
         assert_eq!(again(&|outbox| put_leased(outbox, 1, &granted)), body);
     }
+    if let Ok(reading) = get_reading(&body) {
+        assert_eq!(again(&|outbox| put_reading(outbox, 1, &reading)), body);
+    }
+    if let Ok(answered) = get_answered(&body) {
+        assert_eq!(again(&|outbox| put_answered(outbox, 1, &answered)), body);
+    }
     if let Ok(giving) = get_give_back(&body) {
         assert_eq!(again(&|outbox| put_give_back(outbox, 1, &giving)), body);
     }
@@ -268,6 +385,13 @@ mod tests {
             body(&|outbox| put_leased(outbox, 1, &granted))[..],
             *b"\x03\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0"
         );
+        let reads = vec![ReadOp::Key { key: "k".parse().unwrap() }];
+        let reading = Reading { session: 2, number: 3, reads, objects: vec![object.clone()] };
+        let expected = *b"\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x01\0\x01\0\x05\0\x01\0k\x01a";
+        assert_eq!(body(&|outbox| put_reading(outbox, 1, &reading))[..], expected);
+        let done = Done { version: 9, existed: true, answers: vec![Answer::Value(Some("v".into()))] };
+        let expected = *b"\x02\0\x01\x09\0\0\0\0\0\0\0\x01\x01\0\x04\x01\x01\0\0\0v\0";
+        assert_eq!(body(&|outbox| put_answered(outbox, 1, &[Some(done.clone()), None]))[..], expected);
         let giving = GivingBack { session: 2, leases: vec![(object.clone(), 3)] };
         let expected = *b"\x02\0\0\0\0\0\0\0\x01\0\0\0\x03\0\0\0\0\0\0\0\x01a";
         assert_eq!(body(&|outbox| put_give_back(outbox, 1, &giving))[..], expected);
