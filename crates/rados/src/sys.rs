@@ -99,6 +99,7 @@ library! {
     rados_aio_write_op_operate: fn(Raw, Raw, Raw, *const c_char, Raw, c_int) -> c_int;
     rados_create_read_op: fn() -> Raw;
     rados_release_read_op: fn(Raw);
+    rados_read_op_assert_version: fn(Raw, u64);
     rados_read_op_cmpxattr: fn(Raw, *const c_char, u8, *const c_char, usize);
     rados_read_op_stat: fn(Raw, *mut u64, *mut c_long, *mut c_int);
     rados_read_op_getxattrs: fn(Raw, *mut Raw, *mut c_int);

@@ -13,6 +13,8 @@ const CREATE_IDEMPOTENT: c_int = 0;
 
 /// One step of a read operation. Steps run in order; the first that fails ends the operation.
 pub(crate) enum ReadStep<'a> {
+    /// Fails with ERANGE or EOVERFLOW unless RADOS' own version of the object is this one, which is not 0.
+    IfVersion(u64),
     /// Fails with ECANCELED unless the attribute has this value.
     IfXattr(&'a CStr, &'a [u8]),
     /// All attributes.
@@ -36,6 +38,7 @@ impl ReadStep<'_> {
         // SAFETY: lengths are those of the slices, strings end in a zero byte, and the caller promises the rest.
         unsafe {
             match (self, slot) {
+                (ReadStep::IfVersion(version), _) => (library.rados_read_op_assert_version)(op, *version),
                 (ReadStep::IfXattr(name, value), _) => {
                     let (bytes, len) = (value.as_ptr().cast(), value.len());
                     (library.rados_read_op_cmpxattr)(op, name.as_ptr(), COMPARE_EQUAL, bytes, len);
@@ -190,7 +193,7 @@ pub(super) enum Slot {
 impl Slot {
     pub(super) fn of(step: &ReadStep<'_>) -> Self {
         match step {
-            ReadStep::IfXattr(..) => Slot::Nothing,
+            ReadStep::IfVersion(_) | ReadStep::IfXattr(..) => Slot::Nothing,
             ReadStep::Xattrs => Slot::Xattrs { iterator: ptr::null_mut(), code: 0 },
             ReadStep::Stat => Slot::Stat { size: 0, time: 0, code: 0 },
             ReadStep::Bytes { len, .. } => Slot::Bytes { buffer: vec![0; *len], len: 0, code: 0 },
