@@ -1,0 +1,196 @@
+//! The native writes of one object, sent in the order in which they were planned, and together where they are many.
+//!
+//! An operation costs an OSD, its replicas and this client about the same whether it makes one small change or fifty. So while one
+//! of this client's writes of an object is under way, the next small ones wait, and those that have gathered by its end are one
+//! operation: it compares the header that the first of them relies on, makes the changes of all, and leaves the header of the
+//! last. Each keeps its version, and nobody sees the object between two of them.
+//!
+//! The next operation is sent by the callback that ends the one before, in librados' thread, so that no write waits for anybody to
+//! look at the reply of another one.
+//!
+//! Invariant: writes are sent in the order in which they were passed on, and only writes each of which relies on the header that the
+//! one before it leaves are in one operation. So all of them take effect, or none does. Those of a failed operation, and those that
+//! were planned on it, fail alike: the OSD compares the header.
+
+use std::ffi::{CStr, CString};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::sys::{Operation, Pool, flag};
+use crate::write::{NativeWrite, with_steps};
+
+/// The cost of the largest write that waits for others, as [`NativeWrite::cost`] counts it; and that of one operation of several.
+const SMALL_COST_MAX: usize = 32 << 10;
+const COST_MAX: usize = 256 << 10;
+/// The maximum number of places in the byte stream that an operation of several writes at.
+const RUNS_MAX: usize = 64;
+
+/// The writes of one object.
+#[derive(Default, derive_more::Debug)]
+#[debug("Lane")]
+pub(crate) struct Lane(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The number of operations under way.
+    under_way: usize,
+    waiting: Vec<Member>,
+}
+
+/// A write on its way.
+struct Member {
+    write: NativeWrite,
+    sender: oneshot::Sender<Ended>,
+}
+
+/// A write that is over.
+pub(crate) struct Ended {
+    pub(crate) write: NativeWrite,
+    /// 0 or more, or a negative errno.
+    pub(crate) code: i32,
+}
+
+impl Lane {
+    /// Passes a write on, behind all those that were passed on before. It is sent now, unless it is better sent together with others.
+    pub(crate) fn enter(self: &Arc<Self>, pool: &Pool, name: &CStr, write: NativeWrite) -> Entered {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.0.lock();
+        let waits = state.under_way > 0 && write.cost() <= SMALL_COST_MAX;
+        state.waiting.push(Member { write, sender });
+        let flights = if waits { Flights(Vec::new()) } else { self.send(&mut state, pool, name) };
+        Entered { flights, receiver }
+    }
+
+    /// Sends the writes that wait, so that what is sent next finds what they leave.
+    pub(crate) fn hurry(self: &Arc<Self>, pool: &Pool, name: &CStr) -> Flights {
+        let mut state = self.0.lock();
+        self.send(&mut state, pool, name)
+    }
+
+    /// Returns whether writes of the object are under way, or wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        let state = self.0.lock();
+        state.under_way > 0 || !state.waiting.is_empty()
+    }
+
+    /// Sends the writes that wait.
+    fn send(self: &Arc<Self>, state: &mut State, pool: &Pool, name: &CStr) -> Flights {
+        let groups = grouped(std::mem::take(&mut state.waiting));
+        state.under_way += groups.len();
+        let send = |members: Vec<Member>| {
+            let writes: Vec<&NativeWrite> = members.iter().map(|member| &member.write).collect();
+            let operation = with_steps(&writes, |steps| pool.write(name, steps, flag::FULL_TRY));
+            let sent = Sent { operation, members, pool: pool.clone(), name: name.to_owned() };
+            Arc::new(Flight { lane: Arc::clone(self), sent: Mutex::new(Some(sent)) })
+        };
+        Flights(groups.into_iter().map(send).collect())
+    }
+}
+
+/// Divides writes, in their order, into those that go together.
+fn grouped(waiting: Vec<Member>) -> Vec<Vec<Member>> {
+    let mut groups: Vec<Vec<Member>> = Vec::new();
+    let (mut cost, mut runs) = (0, 0);
+    for member in waiting {
+        let (more, places) = (member.write.cost(), member.write.run_count());
+        let last = groups.last_mut().filter(|group| {
+            let follows = group.last().is_some_and(|last| member.write.follows(&last.write));
+            follows && cost + more <= COST_MAX && runs + places <= RUNS_MAX
+        });
+        match last {
+            Some(group) => {
+                group.push(member);
+                (cost, runs) = (cost + more, runs + places);
+            }
+            None => {
+                groups.push(vec![member]);
+                (cost, runs) = (more, places);
+            }
+        }
+    }
+    for group in &mut groups {
+        let left = group.last().map(|last| last.write.after.author);
+        group.iter_mut().for_each(|member| member.write.left = left.unwrap_or(member.write.left));
+    }
+    groups
+}
+
+/// Operations that were sent. They have to be looked at once, without any lock: whoever waits for one that is over already is
+/// woken by that.
+#[must_use]
+pub(crate) struct Flights(Vec<Arc<Flight>>);
+
+impl Flights {
+    /// Looks at the operations, so that from here on they get on by themselves.
+    pub(crate) fn look(self) {
+        self.0.into_iter().for_each(Flight::look);
+    }
+}
+
+/// A write that was passed on, with the operations that were sent on that occasion.
+pub(crate) struct Entered {
+    flights: Flights,
+    receiver: oneshot::Receiver<Ended>,
+}
+
+impl Entered {
+    /// Waits until the write is over. Returns `None` if nobody tells, which takes a panic. Must be called without any lock, and first
+    /// of all.
+    pub(crate) async fn ended(self) -> Option<Ended> {
+        self.flights.look();
+        self.receiver.await.ok()
+    }
+}
+
+/// An operation under way, which is its own waker.
+struct Flight {
+    lane: Arc<Lane>,
+    /// `None` once it is over.
+    sent: Mutex<Option<Sent>>,
+}
+
+struct Sent {
+    operation: Operation,
+    members: Vec<Member>,
+    pool: Pool,
+    name: CString,
+}
+
+impl Flight {
+    /// Looks whether the operation is over. If so, sends what waits, and tells those who wait for it; if not, is woken when it is.
+    fn look(self: Arc<Self>) {
+        let waker = Waker::from(Arc::clone(&self));
+        let sent = {
+            let mut sent = self.sent.lock();
+            let Some(under_way) = sent.as_mut() else { return };
+            let polled = Pin::new(&mut under_way.operation).poll(&mut Context::from_waker(&waker));
+            match polled {
+                Poll::Pending => return,
+                Poll::Ready(completed) => sent.take().map(|sent| (sent, completed.code)),
+            }
+        };
+        let Some((Sent { operation, members, pool, name }, code)) = sent else { return };
+        let flights = {
+            let mut state = self.lane.0.lock();
+            state.under_way -= 1;
+            self.lane.send(&mut state, &pool, &name)
+        };
+        flights.look();
+        // Let go of the pool before the results are sent: whoever gets one may end the process.
+        drop((operation, pool));
+        for Member { write, sender } in members {
+            // Nobody may wait for it any more.
+            sender.send(Ended { write, code }).ok();
+        }
+    }
+}
+
+impl Wake for Flight {
+    fn wake(self: Arc<Self>) {
+        self.look();
+    }
+}
