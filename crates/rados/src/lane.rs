@@ -41,6 +41,15 @@ struct State {
     waiting: Vec<Member>,
 }
 
+impl State {
+    /// Takes out the writes that wait, each group of them an operation that counts as under way from now on.
+    fn take(&mut self) -> Vec<Vec<Member>> {
+        let groups = grouped(std::mem::take(&mut self.waiting));
+        self.under_way += groups.len();
+        groups
+    }
+}
+
 /// A write on its way.
 struct Member {
     write: NativeWrite,
@@ -56,19 +65,25 @@ pub(crate) struct Ended {
 
 impl Lane {
     /// Passes a write on, behind all those that were passed on before. It is sent now, unless it is better sent together with others.
+    /// The caller holds the lock of the knowledge that the write was planned by.
     pub(crate) fn enter(self: &Arc<Self>, pool: &Pool, name: &CStr, write: NativeWrite) -> Entered {
         let (sender, receiver) = oneshot::channel();
-        let mut state = self.0.lock();
-        let waits = state.under_way > 0 && write.cost() <= SMALL_COST_MAX;
-        state.waiting.push(Member { write, sender });
-        let flights = if waits { Flights(Vec::new()) } else { self.send(&mut state, pool, name) };
-        Entered { flights, receiver }
+        let groups = {
+            let mut state = self.0.lock();
+            let waits = state.under_way > 0 && write.cost() <= SMALL_COST_MAX;
+            state.waiting.push(Member { write, sender });
+            if waits { Vec::new() } else { state.take() }
+        };
+        // No other write can be sent meanwhile: none waits, and the caller's lock keeps others from being passed on. So the threads of
+        // librados do not have to wait until all bytes are copied.
+        Entered { flights: self.send(groups, pool, name), receiver }
     }
 
     /// Sends the writes that wait, so that what is sent next finds what they leave.
     pub(crate) fn hurry(self: &Arc<Self>, pool: &Pool, name: &CStr) -> Flights {
         let mut state = self.0.lock();
-        self.send(&mut state, pool, name)
+        let groups = state.take();
+        self.send(groups, pool, name)
     }
 
     /// Returns whether writes of the object are under way, or wait.
@@ -77,10 +92,8 @@ impl Lane {
         state.under_way > 0 || !state.waiting.is_empty()
     }
 
-    /// Sends the writes that wait.
-    fn send(self: &Arc<Self>, state: &mut State, pool: &Pool, name: &CStr) -> Flights {
-        let groups = grouped(std::mem::take(&mut state.waiting));
-        state.under_way += groups.len();
+    /// Sends groups of writes that were taken. Until that is done, no write may be sent that was passed on later.
+    fn send(self: &Arc<Self>, groups: Vec<Vec<Member>>, pool: &Pool, name: &CStr) -> Flights {
         let send = |members: Vec<Member>| {
             let writes: Vec<&NativeWrite> = members.iter().map(|member| &member.write).collect();
             let operation = with_steps(&writes, |steps| pool.write(name, steps, flag::FULL_TRY));
@@ -177,7 +190,8 @@ impl Flight {
         let flights = {
             let mut state = self.lane.0.lock();
             state.under_way -= 1;
-            self.lane.send(&mut state, &pool, &name)
+            let groups = state.take();
+            self.lane.send(groups, &pool, &name)
         };
         flights.look();
         // Let go of the pool before the results are sent: whoever gets one may end the process.
