@@ -208,3 +208,91 @@ impl Wake for Flight {
         self.look();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nacre_object::{Key, Transaction, WriteOp};
+
+    use super::*;
+    use crate::cache::ObjectCache;
+    use crate::record::{Author, Header};
+    use crate::sys::WriteStep;
+    use crate::write::plan;
+
+    fn key(number: u8) -> Key {
+        Key::new(vec![b'k', number]).unwrap()
+    }
+
+    /// Plans writes of keys, each on what the one before it leaves; `lens` are the lengths of their values.
+    fn chain(token: u8, lens: &[usize]) -> Vec<Member> {
+        let author = Author::Token([token; 16]);
+        let header = Header { exists: true, version: 9, author, ..Header::default() };
+        let mut known = ObjectCache::default();
+        known.saw_header(&header);
+        let mut members = Vec::new();
+        for (number, len) in (1..).zip(lens) {
+            known.saw_key(&known.header().copied().unwrap(), &key(number), None);
+            let set = WriteOp::SetKey { key: key(number), value: vec![0; *len].into() };
+            let write =
+                plan(&Transaction::new().change(set), &known, [token + number; 16]).expect("all is known");
+            write.foretell(&mut known);
+            members.push(Member { write, sender: oneshot::channel().0 });
+        }
+        members
+    }
+
+    fn lens(groups: &[Vec<Member>]) -> Vec<usize> {
+        groups.iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn writes_that_follow_each_other_go_together_and_are_known_by_the_last() {
+        assert!(grouped(Vec::new()).is_empty());
+        let groups = grouped(chain(1, &[5; 40]));
+        assert_eq!(lens(&groups), [40]);
+        let left = groups[0][39].write.after;
+        assert!(groups[0].iter().all(|member| member.write.has_left(&left)));
+        assert!(!groups[0][0].write.has_left(&groups[0][0].write.after), "nobody ever sees that");
+        // What relies on another state is another operation.
+        let mut members = chain(1, &[5; 3]);
+        members.extend(chain(101, &[5; 2]));
+        assert_eq!(lens(&grouped(members)), [3, 2]);
+    }
+
+    #[test]
+    fn an_operation_of_several_writes_is_not_long() {
+        let each = COST_MAX / 2 - 1024;
+        assert_eq!(lens(&grouped(chain(1, &[each; 5]))), [2, 2, 1]);
+        assert_eq!(lens(&grouped(chain(1, &[2 * COST_MAX, 5, 5]))), [1, 2]);
+    }
+
+    #[test]
+    fn of_an_entry_that_several_writes_change_the_last_change_counts() {
+        let author = Author::Token([1; 16]);
+        let header = Header { exists: true, version: 9, author, ..Header::default() };
+        let mut known = ObjectCache::default();
+        known.saw_header(&header);
+        (0..2).for_each(|number| known.saw_key(&header, &key(number), None));
+        let set = |number, value: &'static str| WriteOp::SetKey { key: key(number), value: value.into() };
+        let remove = |number| WriteOp::RemoveKey { key: key(number) };
+        let changes = [set(0, "first"), set(1, "only"), set(0, "last"), remove(1)];
+        let mut writes = Vec::new();
+        for (token, change) in (2..).zip(changes) {
+            let write = plan(&Transaction::new().change(change), &known, [token; 16]).expect("all is known");
+            write.foretell(&mut known);
+            writes.push(write);
+        }
+        let writes: Vec<&NativeWrite> = writes.iter().collect();
+        with_steps(&writes, |steps| {
+            let [compare, sets, removals, header] = steps else { panic!("{} steps", steps.len()) };
+            let (before, after) = (writes[0].before.unwrap().encode(), writes[3].after.encode());
+            assert!(matches!(compare, WriteStep::IfXattr(_, value) if **value == before[..]));
+            let WriteStep::SetOmaps([(name, value)]) = sets else { panic!("not one entry") };
+            assert_eq!(name[..], *b"kk\x01\x02");
+            assert!(value.ends_with(b"last"));
+            let WriteStep::RemoveOmaps([name]) = removals else { panic!("not one removal") };
+            assert_eq!(name[..], *b"kk\x01\x03");
+            assert!(matches!(header, WriteStep::SetXattr(_, value) if **value == after[..]));
+        });
+    }
+}

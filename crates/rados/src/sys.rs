@@ -516,7 +516,8 @@ pub(crate) struct Completed {
 /// An operation under way; a future.
 pub(crate) struct Operation {
     in_flight: Arc<InFlight>,
-    /// The pool. The waiter for an operation keeps it; the callback must not, or it could be the last to release it.
+    /// The pool. The waiter for an operation keeps it; the callback must not, or it could be the last to release it. A waiter that is
+    /// itself run by the callback may be the last: the connection is then closed by a thread of its own.
     _pool: Pool,
 }
 
