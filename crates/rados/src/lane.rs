@@ -1,12 +1,13 @@
 //! The native writes of one object, sent in the order in which they were planned, and together where they are many.
 //!
-//! An operation costs an OSD, its replicas and this client about the same whether it makes one small change or fifty. So while one
-//! of this client's writes of an object is under way, the next small ones wait, and those that have gathered by its end are one
-//! operation: it compares the header that the first of them relies on, makes the changes of all, and leaves the header of the
-//! last. Each keeps its version, and nobody sees the object between two of them.
+//! An operation costs an OSD, its replicas and this client about the same whether it makes one small change or fifty. So while a few
+//! of this client's writes of an object are under way, the next small ones wait, and those that have gathered by the end of one are
+//! one operation: it compares the header that the first of them relies on, makes the changes of all, and leaves the header of the
+//! last. Each keeps its version, and nobody sees the object between two of them. Where writes are fewer than that, each is sent at
+//! once: to wait would only make it late.
 //!
-//! The next operation is sent by the callback that ends the one before, in librados' thread, so that no write waits for anybody to
-//! look at the reply of another one.
+//! The next operation is sent by the callback that ends another one, in librados' thread, so that no write waits for anybody to look
+//! at the reply of another one.
 //!
 //! Invariant: writes are sent in the order in which they were passed on, and only writes each of which relies on the header that the
 //! one before it leaves are in one operation. So all of them take effect, or none does. Those of a failed operation, and those that
@@ -23,6 +24,8 @@ use tokio::sync::oneshot;
 use crate::sys::{Operation, Pool, flag};
 use crate::write::{NativeWrite, with_steps};
 
+/// The number of operations under way from which on small writes wait.
+const FLIGHTS_MAX: usize = 4;
 /// The cost of the largest write that waits for others, as [`NativeWrite::cost`] counts it; and that of one operation of several.
 const SMALL_COST_MAX: usize = 32 << 10;
 const COST_MAX: usize = 256 << 10;
@@ -70,7 +73,7 @@ impl Lane {
         let (sender, receiver) = oneshot::channel();
         let groups = {
             let mut state = self.0.lock();
-            let waits = state.under_way > 0 && write.cost() <= SMALL_COST_MAX;
+            let waits = state.under_way >= FLIGHTS_MAX && write.cost() <= SMALL_COST_MAX;
             state.waiting.push(Member { write, sender });
             if waits { Vec::new() } else { state.take() }
         };
