@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::sys::{Operation, Pool, flag};
+use crate::sys::{Operation, Pool, WeakPool, flag};
 use crate::write::{NativeWrite, with_steps};
 
 /// The number of operations under way from which on small writes wait.
@@ -89,6 +89,22 @@ impl Lane {
         self.send(groups, pool, name)
     }
 
+    /// Counts an operation as over, and sends the writes that wait. Without a pool nobody waits for them any more, since whoever does
+    /// keeps it open: they are dropped.
+    fn land(self: &Arc<Self>, pool: &WeakPool, name: &CStr) {
+        let flights = {
+            let mut state = self.0.lock();
+            state.under_way -= 1;
+            if state.waiting.is_empty() {
+                return;
+            }
+            let Some(pool) = pool.upgrade() else { return state.waiting.clear() };
+            let groups = state.take();
+            self.send(groups, &pool, name)
+        };
+        flights.look();
+    }
+
     /// Returns whether writes of the object are under way, or wait.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.0.lock();
@@ -98,9 +114,12 @@ impl Lane {
     /// Sends groups of writes that were taken. Until that is done, no write may be sent that was passed on later.
     fn send(self: &Arc<Self>, groups: Vec<Vec<Member>>, pool: &Pool, name: &CStr) -> Flights {
         let send = |members: Vec<Member>| {
-            let writes: Vec<&NativeWrite> = members.iter().map(|member| &member.write).collect();
-            let operation = with_steps(&writes, |steps| pool.write(name, steps, flag::FULL_TRY));
-            let sent = Sent { operation, members, pool: pool.clone(), name: name.to_owned() };
+            let operation = {
+                let writes: Vec<&NativeWrite> = members.iter().map(|member| &member.write).collect();
+                with_steps(&writes, |steps| pool.write(name, steps, flag::FULL_TRY))
+            };
+            let (operation, pool, name) = (operation.without_pool(), pool.downgrade(), name.to_owned());
+            let sent = Sent { operation, members, pool, name };
             Arc::new(Flight { lane: Arc::clone(self), sent: Mutex::new(Some(sent)) })
         };
         Flights(groups.into_iter().map(send).collect())
@@ -172,7 +191,7 @@ struct Flight {
 struct Sent {
     operation: Operation,
     members: Vec<Member>,
-    pool: Pool,
+    pool: WeakPool,
     name: CString,
 }
 
@@ -190,15 +209,8 @@ impl Flight {
             }
         };
         let Some((Sent { operation, members, pool, name }, code)) = sent else { return };
-        let flights = {
-            let mut state = self.lane.0.lock();
-            state.under_way -= 1;
-            let groups = state.take();
-            self.lane.send(groups, &pool, &name)
-        };
-        flights.look();
-        // Let go of the pool before the results are sent: whoever gets one may end the process.
-        drop((operation, pool));
+        drop(operation);
+        self.lane.land(&pool, &name);
         for Member { write, sender } in members {
             // Nobody may wait for it any more.
             sender.send(Ended { write, code }).ok();

@@ -19,7 +19,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Condvar, Mutex};
@@ -190,6 +190,16 @@ pub(crate) enum Step {
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Connected>);
 
+/// A pool that whoever has this does not keep open.
+pub(crate) struct WeakPool(Weak<Connected>);
+
+impl WeakPool {
+    /// Returns the pool, unless it is closed or is being closed.
+    pub(crate) fn upgrade(&self) -> Option<Pool> {
+        self.0.upgrade().map(Pool)
+    }
+}
+
 struct Connected {
     library: &'static Library,
     cluster: Raw,
@@ -316,6 +326,11 @@ impl Pool {
             (library.rados_ioctx_set_namespace)(connected.io, connection.namespace.as_ptr());
             Ok(Pool(Arc::new(connected)))
         }
+    }
+
+    /// Returns the pool as one that is not kept open.
+    pub(crate) fn downgrade(&self) -> WeakPool {
+        WeakPool(Arc::downgrade(&self.0))
     }
 
     /// Returns the cluster's identity.
@@ -499,7 +514,7 @@ impl Pool {
             in_flight.state.lock().done = Some((code, 0));
             in_flight.under_way.end(kind);
         }
-        Operation { in_flight, _pool: self.clone() }
+        Operation { in_flight, _pool: Some(self.clone()) }
     }
 }
 
@@ -516,9 +531,16 @@ pub(crate) struct Completed {
 /// An operation under way; a future.
 pub(crate) struct Operation {
     in_flight: Arc<InFlight>,
-    /// The pool. The waiter for an operation keeps it; the callback must not, or it could be the last to release it. A waiter that is
-    /// itself run by the callback may be the last: the connection is then closed by a thread of its own.
-    _pool: Pool,
+    /// The pool. The waiter for an operation keeps it; the callback must not, or it could be the last to release it. `None` where the
+    /// waiter is run by the callback: the pool is closed no earlier than that has ended, whoever keeps it.
+    _pool: Option<Pool>,
+}
+
+impl Operation {
+    /// Lets go of the pool, for a waiter that is run by the callback.
+    pub(crate) fn without_pool(self) -> Self {
+        Self { _pool: None, ..self }
+    }
 }
 
 struct InFlight {
