@@ -178,10 +178,10 @@ impl Inner {
                         return Ok(outcome);
                     }
                 }
-                match held {
-                    Some(held) => Some(held),
-                    None => Some(turn.lock().await),
+                if held.is_none() {
+                    held = Some(turn.lock().await);
                 }
+                held
             }
         };
         // Other answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts

@@ -335,7 +335,8 @@ pub(crate) fn with_steps<T>(writes: &[&NativeWrite], run: impl FnOnce(&[WriteSte
         changes.sort_by(|a, b| a.0.cmp(&b.0));
         changes.dedup_by(|earlier, later| earlier.0 == later.0);
     }
-    let (mut entries, mut removed): (Vec<(Vec<u8>, Bytes)>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
+    let mut entries: Vec<(Vec<u8>, Bytes)> = Vec::new();
+    let mut removed: Vec<Vec<u8>> = Vec::new();
     for (key, value) in changes {
         match value {
             Some(value) => entries.push((key, value)),
