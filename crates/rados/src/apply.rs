@@ -166,14 +166,22 @@ impl Inner {
         let _turn = match &turn {
             None => None,
             Some(turn) => {
-                // Whoever had the turn before may have left what a native write can build on. Those need no turn.
-                drop(turn.lock().await);
-                if self.location.native
-                    && let Some(outcome) = self.write_natively(object, name, known, transaction).await?
-                {
-                    return Ok(outcome);
+                let mut held = Some(turn.lock().await);
+                if self.location.native {
+                    // Whoever had the turn before may have left what a native write can build on. Those need no turn, and go side by
+                    // side.
+                    let is_native = write::plan(transaction, &known.lock(), self.tokens.next()).is_some();
+                    if is_native {
+                        held = None;
+                    }
+                    if let Some(outcome) = self.write_natively(object, name, known, transaction).await? {
+                        return Ok(outcome);
+                    }
                 }
-                Some(turn.lock().await)
+                if held.is_none() {
+                    held = Some(turn.lock().await);
+                }
+                held
             }
         };
         // Other answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
@@ -255,6 +263,7 @@ impl Inner {
                 return Ok((Outcome::Done(done), Some(changed)));
             }
             let (token, expected) = (self.tokens.next(), held.as_ref().map(|(version, _)| *version));
+            self.hurry(name, known);
             let under_way = CallUnderWay::begin(known);
             // With a mark, the floor is the one that the mark stands for, and may be no other.
             let floor = mark.as_ref().map_or_else(|| self.marker.floor(object), |mark| mark.floor);

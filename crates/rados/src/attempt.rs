@@ -2,13 +2,15 @@
 //! the next attempt.
 
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use nacre_object::{Done, ErrorKind, ObjectId, Outcome, StoreError, Transaction};
 use parking_lot::Mutex;
 
-use crate::cache::{CallUnderWay, ObjectCache, WriteUnderWay};
+use crate::cache::{CallUnderWay, ObjectCache};
 use crate::error::{Attempt, errno, failed};
 use crate::floor::Floor;
+use crate::lane::{Ended, Entered};
 use crate::native;
 use crate::record::{Changed, Header};
 use crate::store::Inner;
@@ -71,16 +73,11 @@ impl Inner {
             self.learn_keys(object, name, known, &keys).await?;
         }
         let planned = {
-            // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
-            // order.
+            // The lock is held until the write is passed on, so that what is foretold and what is sent keep the same order.
             let mut known = known.lock();
-            plan(transaction, &known, self.token()).map(|write| {
-                let operation = write.send(&self.pool, name);
-                write.foretell(&mut known);
-                (write, operation, known.generation)
-            })
+            plan(transaction, &known, self.token()).map(|write| self.pass_on(name, &mut known, write))
         };
-        let Some((write, operation, generation)) = planned else {
+        let Some(entered) = planned else {
             let fails = {
                 let known = known.lock();
                 native::fails_by_region(transaction, &known) || fails_by_key(transaction, &known)
@@ -90,17 +87,9 @@ impl Inner {
                 false => self.write_largely(object, name, known, transaction).await,
             };
         };
-        let under_way = WriteUnderWay::begin(known);
-        let code = operation.await.code;
-        drop(under_way);
+        let Ended { write, code } = self.ended(object, known, entered).await?;
         if code >= 0 {
             return Ok(self.written(object, name, known, write));
-        }
-        {
-            let mut known = known.lock();
-            if known.generation == generation {
-                known.restart(None);
-            }
         }
         // An object that becomes too long may have garbage: a call compacts it.
         if -code == errno::EFBIG {
@@ -116,6 +105,39 @@ impl Inner {
             Tried::Made => Ok(self.written(object, name, known, write)),
             tried => Ok(tried),
         }
+    }
+
+    /// Takes what a native write leaves into the knowledge that it was planned by, and passes it on to be sent. Returns it with the
+    /// generation of that knowledge.
+    fn pass_on(&self, name: &CStr, known: &mut ObjectCache, write: NativeWrite) -> (Entered, u64) {
+        write.foretell(known);
+        (known.lane.enter(&self.pool, name, write), known.generation)
+    }
+
+    /// Waits until a native write is over. Where it failed, nothing holds any more that was known of the object.
+    async fn ended(
+        &self,
+        object: &ObjectId,
+        known: &Mutex<ObjectCache>,
+        (entered, generation): (Entered, u64),
+    ) -> Result<Ended, StoreError> {
+        let Some(ended) = entered.ended().await else {
+            let text = "its end was not noticed: the write may or may not have taken effect";
+            return Err(self.context(StoreError::new(ErrorKind::Unknown, text), object));
+        };
+        if ended.code < 0 {
+            let mut known = known.lock();
+            if known.generation == generation {
+                known.restart(None);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Sends the native writes of an object that wait for others, before something else is sent that they should come before.
+    pub(crate) fn hurry(&self, name: &CStr, known: &Mutex<ObjectCache>) {
+        let lane = Arc::clone(&known.lock().lane);
+        lane.hurry(&self.pool, name).look();
     }
 
     /// Returns whether a native write that failed, because the object was not as it was known to be, has taken effect all the same:
@@ -181,24 +203,12 @@ impl Inner {
                 // Where this client has written since, the write would fail.
                 known.is_settled() && write.before.is_some_and(|before| known.saw_header(&before))
             });
-            planned.map(|write| {
-                let operation = write.send(&self.pool, name);
-                write.foretell(&mut known);
-                (write, operation, known.generation)
-            })
+            planned.map(|write| self.pass_on(name, &mut known, write))
         };
-        let Some((write, operation, generation)) = planned else { return Ok(Tried::TakesCall) };
-        let under_way = WriteUnderWay::begin(known);
-        let code = operation.await.code;
-        drop(under_way);
+        let Some(entered) = planned else { return Ok(Tried::TakesCall) };
+        let Ended { write, code } = self.ended(object, known, entered).await?;
         if code >= 0 {
             return Ok(self.written(object, name, known, write));
-        }
-        {
-            let mut known = known.lock();
-            if known.generation == generation {
-                known.restart(None);
-            }
         }
         match -code {
             errno::EFBIG => Ok(Tried::TakesCall),

@@ -6,9 +6,9 @@
 //! Invariants: the extents kept for an object are some of those that it has in the state that the kept header stands
 //! for; they do not overlap within a fork, and no extent of that state shares a byte with a range that is kept as vacant. The
 //! keys kept are as they are in that state. No two states of an object have the same header, since each change stamps it
-//! with a token of its own. The header may be ahead of the OSD by native writes that are under way: RADOS applies the
-//! operations of one client on one object in the order they were sent in, so that each finds the header that the one
-//! before it left, or fails as that one did, whatever another client wrote meanwhile.
+//! with a token of its own. The header may be ahead of the OSD by native writes that are under way or wait for those (module
+//! `lane`): RADOS applies the operations of one client on one object in the order they were sent in, so that each finds the header
+//! that the one before it left, or fails as that one did, whatever another client wrote meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -18,6 +18,7 @@ use bytes::Bytes;
 use nacre_object::{ByteRange, Fences, Fork, Key, ObjectId, Versioned};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::lane::Lane;
 use crate::record::{Author, ForkRecord, Header, Placed, Token};
 
 const SHARDS: usize = 16;
@@ -66,8 +67,8 @@ pub(crate) struct ObjectCache {
     pub(crate) steady: bool,
     /// Incremented when knowledge turns out to be wrong, so that only the first of a row of failures discards it.
     pub(crate) generation: u64,
-    /// The number of native writes under way.
-    writes: u32,
+    /// The native writes under way, and those that wait for them.
+    pub(crate) lane: Arc<Lane>,
     /// The number of calls under way whose effect on the header is not known before they are over.
     calls: u32,
     /// The length of the byte stream when this client last asked for a compaction, in bytes.
@@ -113,23 +114,6 @@ impl Drop for CallUnderWay<'_> {
         let mut known = self.known.lock();
         known.calls -= 1;
         known.restart_after(self.changed.take());
-    }
-}
-
-/// A native write under way. It is over when this is dropped.
-pub(crate) struct WriteUnderWay<'a>(&'a Mutex<ObjectCache>);
-
-impl<'a> WriteUnderWay<'a> {
-    /// Begins a native write of the object that `known` is of.
-    pub(crate) fn begin(known: &'a Mutex<ObjectCache>) -> Self {
-        known.lock().writes += 1;
-        Self(known)
-    }
-}
-
-impl Drop for WriteUnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.lock().writes -= 1;
     }
 }
 
@@ -255,7 +239,7 @@ impl ObjectCache {
 
     /// Returns whether native writes of the object are under way.
     pub(crate) fn is_written(&self) -> bool {
-        self.writes > 0
+        self.lane.is_busy()
     }
 
     /// Returns whether nothing is under way that will change the object in a way that cannot be foretold.

@@ -14,10 +14,12 @@ use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::{MemoryStore, block_on, conformance};
 use nacre_object::{
-    Answer, ByteRange, Check, Done, ErrorKind, ExtentKind, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore,
-    Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
+    Answer, ByteRange, Check, Done, ErrorKind, ExtentKind, Fork, Guard, Intent, Key, KeyRange, ObjectId,
+    ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
 };
 use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
 use crate::cache::ObjectCache;
 use crate::error::errno;
@@ -713,6 +715,76 @@ fn a_native_write_that_was_made_is_known_by_its_header() {
     let header = store.header(&object).unwrap();
     assert!(second.has_left(&header) && !first.has_left(&header));
     assert!(second.has_left(&Header { watched: true, ..header }));
+}
+
+/// Tests that native writes that are sent together leave what they would leave one after another, and know that they were made.
+#[test]
+fn writes_that_are_sent_together_leave_what_they_leave_one_by_one() {
+    let fork = Fork::DEFAULT;
+    let change = |random: &mut StdRng| {
+        let mut bytes = |most: usize| {
+            let len = random.random_range(1..=most);
+            Bytes::from((0..len).map(|_| random.random_range(b'a'..=b'z')).collect::<Vec<u8>>())
+        };
+        let (value, data) = (bytes(9), bytes(20));
+        let key = name(&[random.random_range(b'a'..=b'c')]);
+        let (read, set) = (ReadOp::Key { key: key.clone() }, WriteOp::SetKey { key: key.clone(), value });
+        match random.random_range(0..5) {
+            0 => Transaction::new().write(fork.clone(), random.random_range(0..300), data),
+            1 => Transaction::new().change(WriteOp::Append { fork: fork.clone(), data }),
+            2 => Transaction::new().read(read).change(set),
+            3 => Transaction::new().read(read).change(WriteOp::RemoveKey { key }),
+            _ => Transaction::new().write(fork.clone(), random.random_range(0..300), data).change(set),
+        }
+    };
+    let object = ObjectId::try_from("o").unwrap();
+    let first = first_seed();
+    for seed in first..first + 50 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let (together, apart) = (Emulated::new(true), Emulated::new(false));
+        for store in [&together, &apart] {
+            let make = Transaction::new().write(fork.clone(), 0, vec![b'-'; 200]);
+            assert!(matches!(block_on(store.apply(&object, make)), Ok(Outcome::Done(_))));
+        }
+        for _ in 0..4 {
+            let count = random.random_range(1..12);
+            let transactions: Vec<Transaction> = (0..count).map(|_| change(&mut random)).collect();
+            let mut all = Transaction::new();
+            all.writes = transactions.iter().flat_map(|transaction| transaction.writes.clone()).collect();
+            all.reads = transactions.iter().flat_map(|transaction| transaction.reads.clone()).collect();
+            // Every one may append, or write, and needs to know the fork.
+            let all = all.write(fork.clone(), 0, "known");
+            let header = together.header(&object).unwrap();
+            let mut known = together.learn(ObjectCache::default(), &object, &header, &all);
+            let mut writes: Vec<write::NativeWrite> = Vec::new();
+            for transaction in &transactions {
+                let write = write::plan(transaction, &known, together.token());
+                let write = write.unwrap_or_else(|| panic!("seed {seed}: {transaction:?}"));
+                write.foretell(&mut known);
+                writes.push(write);
+            }
+            let sent: Vec<&write::NativeWrite> = writes.iter().collect();
+            write::with_steps(&sent, |steps| together.perform(&object, steps));
+            assert_eq!(together.header(&object).as_ref(), writes.last().map(|last| &last.after));
+            for (transaction, write) in transactions.into_iter().zip(writes) {
+                match block_on(apart.apply(&object, transaction)) {
+                    Ok(Outcome::Done(done)) => {
+                        let expected = (write.after.version, write.answers);
+                        assert_eq!((done.version, done.answers), expected, "seed {seed}");
+                    }
+                    other => panic!("seed {seed}: {other:?}"),
+                }
+            }
+            together.audit(&object);
+            let mut look = Transaction::new().read_range(fork.clone(), ByteRange::new(0, 10_000));
+            for key in [b"a", b"b", b"c"] {
+                look = look.read(ReadOp::VersionedKey { key: name(key), intent: Intent::Look });
+            }
+            let [found, expected] =
+                [&together, &apart].map(|store| block_on(store.apply(&object, look.clone())));
+            assert_eq!(found, expected, "seed {seed}");
+        }
+    }
 }
 
 /// Tests that an object without a trace looks like one that was removed at the floor, and begins above it, whoever makes it.

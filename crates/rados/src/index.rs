@@ -28,18 +28,21 @@
 //! the entries, and a complete index has all its shards: so it is noticed if somebody removes them while clients run, or if
 //! one is lost. Whoever has to set a mark in a shard that is not there takes the root back before it makes the shard anew.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+mod cursor;
+
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
+use self::cursor::{Cursor, Listings};
+pub(crate) use self::cursor::{Entry, Shard};
 use crate::error::errno;
 use crate::floor::Floor;
 use crate::mark::{FLAGS, MARK, Mark, decode_mark, encode_mark, now, shard_steps};
-use crate::name::{behind, keyed, object_name, unescaped};
+use crate::name::{keyed, object_name, unescaped};
 use crate::read::header_of;
 use crate::record::{Header, checksum};
 use crate::store::Inner;
@@ -67,9 +70,13 @@ pub(crate) const PAGE_MAX: usize = 512;
 /// The maximum number of times that a listing begins anew because the index turned out to be incomplete.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// The client's knowledge of the index, as a number.
+/// The client's knowledge of the index.
 #[derive(Default)]
-pub(crate) struct IndexState(AtomicU8);
+pub(crate) struct IndexState {
+    /// What is known of its root, as a number.
+    root: AtomicU8,
+    listings: Listings,
+}
 
 impl IndexState {
     /// Nothing is known: the root tells.
@@ -161,74 +168,6 @@ pub(crate) fn encode_root(complete: bool) -> Vec<u8> {
     record
 }
 
-/// An object in the index.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) object: ObjectId,
-    /// The fact; `None` if there is none, or if it is unsound.
-    pub(crate) fact: Option<Existence>,
-    /// Its marks: their keys and values.
-    pub(crate) marks: Vec<(Bytes, Bytes)>,
-}
-
-impl Entry {
-    /// Returns whether the object exists; `None` if only the object itself tells.
-    fn exists(&self) -> Option<bool> {
-        self.fact.filter(|_| self.marks.is_empty()).map(|fact| fact.exists)
-    }
-}
-
-/// The entries of one shard, in order, as far as they were read.
-pub(crate) struct Shard {
-    name: CString,
-    /// The key after which the next page begins.
-    after: CString,
-    pub(crate) ready: VecDeque<Entry>,
-    /// The entry whose marks may go on in the next page.
-    open: Option<Entry>,
-    pub(crate) over: bool,
-}
-
-impl Shard {
-    pub(crate) fn new(shard: usize, after: Option<&ObjectId>) -> Self {
-        // Marks of the object after which the listing begins are skipped as they come.
-        let after = CString::new(after.map_or(vec![LETTER], entry_key)).unwrap_or_default();
-        Self { name: shard_name(shard), after, ready: VecDeque::new(), open: None, over: false }
-    }
-
-    pub(crate) fn read(&self, pool: &Pool, limit: usize) -> Operation {
-        let prefix = CString::from(c"n");
-        let step = ReadStep::OmapAfter { after: &self.after, prefix: &prefix, limit: limit as u64 };
-        pool.read(&self.name, &[step], 0)
-    }
-
-    /// Takes in a page. Keys that are none of ours are passed over: the scrub names them.
-    pub(crate) fn take(&mut self, page: Vec<(Bytes, Bytes)>, more: bool, from: Option<&ObjectId>) {
-        if let Some((last, _)) = page.last() {
-            self.after = behind(last);
-        }
-        self.over = !more || page.is_empty();
-        for (key, value) in page {
-            let Some((object, is_mark)) = decode_index_key(&key) else { continue };
-            if from.is_some_and(|from| object <= *from) {
-                continue;
-            }
-            if self.open.as_ref().is_some_and(|open| open.object != object) {
-                self.ready.extend(self.open.take());
-            }
-            let open = self.open.get_or_insert(Entry { object, fact: None, marks: Vec::new() });
-            if is_mark {
-                open.marks.push((key, value));
-            } else {
-                open.fact = Existence::decode(&value);
-            }
-        }
-        if self.over {
-            self.ready.extend(self.open.take());
-        }
-    }
-}
-
 /// The clock of an OSD, which is looked at once, when the time is first wanted.
 #[derive(Default)]
 struct OsdClock(Option<Option<u64>>);
@@ -255,52 +194,6 @@ impl OsdClock {
     fn decode(output: &[u8]) -> Option<u64> {
         let seconds = output.get(6..14)?.first_chunk::<4>()?;
         Some(u64::from(u32::from_le_bytes(*seconds))).filter(|seconds| *seconds > 0)
-    }
-}
-
-/// All shards, merged.
-struct Cursor<'a> {
-    inner: &'a Inner,
-    from: Option<&'a ObjectId>,
-    shards: Vec<Shard>,
-    page: usize,
-    /// True if one of the shards is not there.
-    broken: bool,
-}
-
-impl<'a> Cursor<'a> {
-    /// Begins behind an object; `limit` is about how many entries will be wanted.
-    fn new(inner: &'a Inner, from: Option<&'a ObjectId>, limit: usize) -> Self {
-        let shards = (0..SHARDS).map(|shard| Shard::new(shard, from)).collect();
-        // Names are spread evenly, but not quite.
-        let page = (limit + limit / 4).div_ceil(SHARDS) + 8;
-        Self { inner, from, shards, page: page.min(PAGE_MAX), broken: false }
-    }
-
-    /// Returns the next entry in ascending order of the ids.
-    async fn next(&mut self) -> Result<Option<Entry>, StoreError> {
-        loop {
-            let dry: Vec<_> =
-                self.shards.iter_mut().filter(|shard| shard.ready.is_empty() && !shard.over).collect();
-            if dry.is_empty() {
-                break;
-            }
-            let (pool, page) = (&self.inner.pool, self.page);
-            let reads: Vec<_> = dry.iter().map(|shard| shard.read(pool, page)).collect();
-            for (shard, read) in dry.into_iter().zip(reads) {
-                let completed = read.await;
-                if completed.code < 0 && completed.code != -errno::ENOENT {
-                    return Err(self.inner.index_failed(completed.code));
-                }
-                self.broken |= completed.code < 0;
-                let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
-                let (pairs, more) = first.map(|answer| answer.into_pairs()).unwrap_or_default();
-                shard.take(pairs, more, self.from);
-            }
-        }
-        let heads = self.shards.iter_mut().filter(|shard| !shard.ready.is_empty());
-        let least = heads.min_by(|a, b| a.ready[0].object.cmp(&b.ready[0].object));
-        Ok(least.and_then(|shard| shard.ready.pop_front()))
     }
 }
 
@@ -399,30 +292,34 @@ impl Inner {
     ) -> Result<Option<Vec<ObjectId>>, StoreError> {
         // Asked side by side with the shards.
         let root = self.read_root();
-        let mut cursor = Cursor::new(self, after, limit);
+        let mut cursor = self.index.listings.resume(after, limit);
         let mut found = Vec::new();
         // Entries are looked into in groups, so that the looks go side by side.
-        let mut group: Vec<Entry> = Vec::new();
+        let (mut group, mut uncertain): (Vec<Entry>, usize) = (Vec::new(), 0);
         loop {
-            let next = cursor.next().await?;
+            let next = cursor.next(self).await?;
             if cursor.broken {
-                self.index.0.store(IndexState::BROKEN, Ordering::Relaxed);
+                self.index.root.store(IndexState::BROKEN, Ordering::Relaxed);
                 return Ok(None);
             }
             let over = next.is_none();
-            group.extend(next.filter(|entry| entry.exists() != Some(false)));
-            let uncertain = group.iter().filter(|entry| entry.exists().is_none()).count();
+            if let Some(entry) = next.filter(|entry| entry.exists() != Some(false)) {
+                uncertain += usize::from(entry.exists().is_none());
+                group.push(entry);
+            }
             if over || uncertain >= LOOKS_MAX || found.len() + group.len() >= limit {
                 self.append_existing(std::mem::take(&mut group), &mut found).await?;
+                uncertain = 0;
             }
             if over || found.len() >= limit {
                 break;
             }
         }
         if !matches!(self.root(root.await)?, Root::Complete) {
-            self.index.0.store(IndexState::UNKNOWN, Ordering::Relaxed);
+            self.index.root.store(IndexState::UNKNOWN, Ordering::Relaxed);
             return Ok(None);
         }
+        self.index.listings.keep(cursor, found.last());
         Ok(Some(found))
     }
 
@@ -518,7 +415,7 @@ impl Inner {
 
     /// Returns whether the index is complete; fills it in if it is not, and this user may.
     pub(crate) async fn complete_index(&self) -> Result<bool, StoreError> {
-        let state = self.index.0.load(Ordering::Relaxed);
+        let state = self.index.root.load(Ordering::Relaxed);
         if state == IndexState::COMPLETE {
             return Ok(true);
         }
@@ -528,7 +425,7 @@ impl Inner {
             _ => self.fill_index().await?,
         };
         let state = if complete { IndexState::COMPLETE } else { IndexState::UNKNOWN };
-        self.index.0.store(state, Ordering::Relaxed);
+        self.index.root.store(state, Ordering::Relaxed);
         Ok(complete)
     }
 
@@ -561,8 +458,8 @@ impl Inner {
             // have entries too.
             let mut names: BTreeSet<ObjectId> = self.names().await?.into_iter().collect();
             let mut known = HashMap::new();
-            let mut cursor = Cursor::new(self, None, usize::MAX / 2);
-            while let Some(entry) = cursor.next().await? {
+            let mut cursor = Cursor::new(None, usize::MAX);
+            while let Some(entry) = cursor.next(self).await? {
                 // One that has marks alone may lose them without a fact, if their changes do not take place.
                 if let Some(fact) = entry.fact {
                     names.insert(entry.object.clone());
@@ -743,41 +640,6 @@ mod tests {
             keys.extend([entry, mark]);
         }
         assert!(keys.is_sorted(), "{keys:?}");
-    }
-
-    #[test]
-    fn pages_may_end_anywhere_between_an_entry_and_its_marks() {
-        let fact = Bytes::from(Existence { version: 3, exists: true }.encode());
-        let mut pairs = Vec::new();
-        for name in [&b"a"[..], b"b", b"c"] {
-            let entry = entry_key(&id(name));
-            pairs.push((Bytes::from(entry.clone()), fact.clone()));
-            for token in 0..2 {
-                pairs.push((
-                    mark_key(&entry, &[token; 16]).into(),
-                    encode_mark(u64::from(token), None).into(),
-                ));
-            }
-        }
-        for length in 1..=pairs.len() {
-            let mut shard = Shard::new(0, None);
-            let pages = pairs.chunks(length).collect::<Vec<_>>();
-            for (number, page) in pages.iter().enumerate() {
-                shard.take(page.to_vec(), number + 1 < pages.len(), None);
-            }
-            assert!(shard.over && shard.open.is_none());
-            let found: Vec<_> =
-                shard.ready.iter().map(|entry| (entry.fact.is_some(), entry.marks.len())).collect();
-            assert_eq!(found, [(true, 2); 3], "pages of {length}");
-        }
-    }
-
-    #[test]
-    fn a_page_that_ends_with_a_key_of_somebody_else_is_not_read_again() {
-        let mut shard = Shard::new(0, None);
-        let before = shard.after.clone();
-        shard.take(vec![(Bytes::from_static(b"nzz\0top"), Bytes::new())], true, None);
-        assert!(!shard.over && shard.after > before, "{:?}", shard.after);
     }
 
     #[test]

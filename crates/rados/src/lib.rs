@@ -26,6 +26,7 @@ mod error;
 mod fences;
 mod floor;
 mod index;
+mod lane;
 mod limit;
 mod mark;
 mod name;

@@ -99,6 +99,7 @@ impl Inner {
             let floor = mark.as_ref().map_or_else(|| self.marker.floor(object), |mark| mark.floor);
             let input = [&request::beginning(&token, mark.is_some(), floor)[..], request].concat();
             let chunk = self.program_chunk(name, program).await;
+            self.hurry(name, known);
             let under_way = CallUnderWay::begin(known);
             let completed = self.start_call(name, &script::call(&chunk, &input), Attempt::Write).await;
             let output =

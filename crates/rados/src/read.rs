@@ -19,8 +19,18 @@ use crate::native::{self, HEADER, Segment};
 use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_key, decode_value};
 use crate::reply::{self, corrupt};
 use crate::store::Inner;
-use crate::sys::{self, Completed, Pool, ReadStep};
+use crate::sys::{self, Completed, Operation, Pool, ReadStep};
 use crate::uri::Location;
+
+/// All that is known of a range that one extent holds.
+struct KnownRange {
+    header: Header,
+    extent: Placed,
+    /// The size of the fork in bytes.
+    size: u64,
+    /// The part of the byte stream to be read, if any.
+    segment: Option<Segment>,
+}
 
 impl Inner {
     /// Answers one read natively; returns `None` if that takes a call.
@@ -83,6 +93,7 @@ impl Inner {
         let names: Vec<Vec<u8>> = keys.iter().map(|key| keyed(Some(b'k'), key.as_bytes())).collect();
         let mut steps = vec![ReadStep::Xattrs];
         steps.extend(names.iter().map(|name| ReadStep::OmapKey(name)));
+        self.hurry(name, known);
         let completed = self.pool.read(name, &steps, 0).await;
         let (header, answers) = self.header(object, completed)?;
         let mut found: Vec<Option<Versioned>> = Vec::with_capacity(keys.len());
@@ -113,6 +124,7 @@ impl Inner {
             let known = known.lock();
             (known.header().copied(), known.generation)
         };
+        self.hurry(name, known);
         let completed = self.pool.read(name, &[ReadStep::Xattrs, ReadStep::OmapKey(fences::KEY)], 0).await;
         let (header, mut answers) = self.header(object, completed)?;
         if before != Some(header) {
@@ -140,14 +152,25 @@ impl Inner {
         range: ByteRange,
         bytes: bool,
     ) -> Result<Option<(RangeRead, Header)>, StoreError> {
-        let (known_before, steady, stem) = {
+        let (known_before, sent, stem) = {
             let known = known.lock();
             let stem = known.fork(fork).map(|record| record.stem.clone());
-            // While writes of this client are under way, the OSD has another header than the one that is known.
-            (known.whole(fork, range), known.steady && !known.is_written(), stem)
+            let whole = known.whole(fork, range);
+            // The lock is held until it is sent: so it comes behind the native writes that the known header is foretold by, and in
+            // front of all others of this client.
+            let sent = whole.filter(|_| known.steady).map(|(header, extent, size)| {
+                let flights = known.lane.hurry(&self.pool, name);
+                let segment = native::segments(&[extent], range, size).first().copied().filter(|_| bytes);
+                let record = header.encode();
+                let mut steps = vec![ReadStep::IfXattr(HEADER, &record)];
+                steps.extend(segment.map(|of| ReadStep::Bytes { offset: of.place, len: of.len }));
+                (flights, self.pool.read(name, &steps, 0), KnownRange { header, extent, size, segment })
+            });
+            (whole, sent, stem)
         };
-        if let (Some((header, extent, size)), true) = (known_before, steady) {
-            let found = self.read_known(object, name, fork, range, bytes, (&header, extent, size)).await?;
+        if let Some((flights, operation, of)) = sent {
+            flights.look();
+            let found = self.read_known(object, fork, range, bytes, of, operation).await?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -171,8 +194,18 @@ impl Inner {
                 ReadStep::OmapAfter { after: &after, prefix: &prefix, limit: native::ENTRIES_MAX },
             ];
             steps.extend(guess.map(|guess| ReadStep::Bytes { offset: guess.place, len: guess.len }));
-            let completed = self.pool.read(name, &steps, 0).await;
-            let (header, answers) = self.header(object, completed)?;
+            let (flights, operation, expected, generation) = {
+                let known = known.lock();
+                let flights = known.lane.hurry(&self.pool, name);
+                (flights, self.pool.read(name, &steps, 0), known.header().copied(), known.generation)
+            };
+            flights.look();
+            let (header, answers) = self.header(object, operation.await)?;
+            if expected == Some(header) {
+                // By now, writes of this client may have made another one of it.
+                let mut known = known.lock();
+                known.steady |= known.generation == generation;
+            }
             let mut answers = answers.into_iter().skip(1);
             let (records, _) = answers.next().map(|answer| answer.into_pairs()).unwrap_or_default();
             let record = match records.first() {
@@ -231,13 +264,21 @@ impl Inner {
         known: &Mutex<ObjectCache>,
         transaction: &Transaction,
     ) -> Result<Option<Outcome>, StoreError> {
-        let Some(reads) = native::known_reads(transaction, &known.lock()) else { return Ok(None) };
-        let record = reads.header.encode();
-        let mut steps = vec![ReadStep::IfXattr(HEADER, &record)];
-        let segments =
-            reads.answers.iter().filter_map(|(_, data)| data.as_ref()).flat_map(|(_, segments)| segments);
-        steps.extend(segments.map(|segment| ReadStep::Bytes { offset: segment.place, len: segment.len }));
-        let completed = self.pool.read(name, &steps, 0).await;
+        let (reads, flights, operation) = {
+            // Held until the read is sent, as for one range.
+            let known = known.lock();
+            let Some(reads) = native::known_reads(transaction, &known) else { return Ok(None) };
+            let flights = known.lane.hurry(&self.pool, name);
+            let record = reads.header.encode();
+            let mut steps = vec![ReadStep::IfXattr(HEADER, &record)];
+            let segments =
+                reads.answers.iter().filter_map(|(_, data)| data.as_ref()).flat_map(|(_, segments)| segments);
+            steps.extend(segments.map(|of| ReadStep::Bytes { offset: of.place, len: of.len }));
+            let operation = self.pool.read(name, &steps, 0);
+            (reads, flights, operation)
+        };
+        flights.look();
+        let completed = operation.await;
         if matches!(-completed.code, errno::ECANCELED | errno::ENOENT) {
             known.lock().steady = false;
             return Ok(None);
@@ -280,6 +321,7 @@ impl Inner {
         let mut steps = vec![ReadStep::Xattrs, ReadStep::OmapKey(&fork_key)];
         let limit = native::ENTRIES_MAX;
         steps.extend(after.iter().map(|after| ReadStep::OmapAfter { after, prefix: &prefix, limit }));
+        self.hurry(name, known);
         let completed = self.pool.read(name, &steps, 0).await;
         let (header, answers) = self.header(object, completed)?;
         let mut answers = answers.into_iter().skip(1).map(|answer| answer.into_pairs());
@@ -374,32 +416,31 @@ impl Inner {
         Ok(Some(whole))
     }
 
-    /// Reads a range of which everything but the bytes is known. Returns `None` if the object is not as it was known to
-    /// be.
+    /// Answers a read of a range of which everything but the bytes is known, by the operation that compares the header and reads
+    /// them. Returns `None` if the object is not as it was known to be.
     async fn read_known(
         &self,
         object: &ObjectId,
-        name: &CStr,
         fork: &Fork,
         range: ByteRange,
         bytes: bool,
-        (known, extent, size): (&Header, Placed, u64),
+        of: KnownRange,
+        operation: Operation,
     ) -> Result<Option<(RangeRead, Header)>, StoreError> {
-        let segments = native::segments(&[extent], range, size);
-        let segment = segments.first().filter(|_| bytes);
-        let mut steps = vec![ReadStep::Xattrs];
-        steps.extend(segment.map(|segment| ReadStep::Bytes { offset: segment.place, len: segment.len }));
-        let completed = self.pool.read(name, &steps, 0).await;
-        let (header, mut answers) = self.header(object, completed)?;
-        if header != *known {
+        let KnownRange { header, extent, size, segment } = of;
+        let mut completed = operation.await;
+        if matches!(-completed.code, errno::ECANCELED | errno::ENOENT) {
             return Ok(None);
+        }
+        if completed.code < 0 {
+            return Err(failed(completed.code, Attempt::Read, &self.location, object));
         }
         // One extent holds the whole range, so nothing of it is as old as the tombstone.
         let mut found = native::range_read(header.tombstone_version, &[extent], range, size);
         if bytes {
             let length = range.end().min(size).saturating_sub(range.offset) as usize;
             found.data = match segment {
-                Some(_) => answers.pop().map(|answer| answer.into_bytes()).unwrap_or_default(),
+                Some(_) => completed.answers.pop().map(|answer| answer.into_bytes()).unwrap_or_default(),
                 None => vec![0; length].into(),
             };
             if found.data.len() != length {

@@ -19,7 +19,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Condvar, Mutex};
@@ -99,6 +99,7 @@ library! {
     rados_aio_write_op_operate: fn(Raw, Raw, Raw, *const c_char, Raw, c_int) -> c_int;
     rados_create_read_op: fn() -> Raw;
     rados_release_read_op: fn(Raw);
+    rados_read_op_assert_version: fn(Raw, u64);
     rados_read_op_cmpxattr: fn(Raw, *const c_char, u8, *const c_char, usize);
     rados_read_op_stat: fn(Raw, *mut u64, *mut c_long, *mut c_int);
     rados_read_op_getxattrs: fn(Raw, *mut Raw, *mut c_int);
@@ -188,6 +189,16 @@ pub(crate) enum Step {
 /// A pool of a cluster, connected. Closed when the last copy is gone, once its operations are over.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Connected>);
+
+/// A pool that whoever has this does not keep open.
+pub(crate) struct WeakPool(Weak<Connected>);
+
+impl WeakPool {
+    /// Returns the pool, unless it is closed or is being closed.
+    pub(crate) fn upgrade(&self) -> Option<Pool> {
+        self.0.upgrade().map(Pool)
+    }
+}
 
 struct Connected {
     library: &'static Library,
@@ -315,6 +326,11 @@ impl Pool {
             (library.rados_ioctx_set_namespace)(connected.io, connection.namespace.as_ptr());
             Ok(Pool(Arc::new(connected)))
         }
+    }
+
+    /// Returns the pool as one that is not kept open.
+    pub(crate) fn downgrade(&self) -> WeakPool {
+        WeakPool(Arc::downgrade(&self.0))
     }
 
     /// Returns the cluster's identity.
@@ -498,7 +514,7 @@ impl Pool {
             in_flight.state.lock().done = Some((code, 0));
             in_flight.under_way.end(kind);
         }
-        Operation { in_flight, _pool: self.clone() }
+        Operation { in_flight, _pool: Some(self.clone()) }
     }
 }
 
@@ -515,8 +531,16 @@ pub(crate) struct Completed {
 /// An operation under way; a future.
 pub(crate) struct Operation {
     in_flight: Arc<InFlight>,
-    /// The pool. The waiter for an operation keeps it; the callback must not, or it could be the last to release it.
-    _pool: Pool,
+    /// The pool. The waiter for an operation keeps it; the callback must not, or it could be the last to release it. `None` where the
+    /// waiter is run by the callback: the pool is closed no earlier than that has ended, whoever keeps it.
+    _pool: Option<Pool>,
+}
+
+impl Operation {
+    /// Lets go of the pool, for a waiter that is run by the callback.
+    pub(crate) fn without_pool(self) -> Self {
+        Self { _pool: None, ..self }
+    }
 }
 
 struct InFlight {

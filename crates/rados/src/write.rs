@@ -49,6 +49,8 @@ pub(crate) struct NativeWrite {
     pub(crate) before: Option<Header>,
     /// The header that it leaves.
     pub(crate) after: Header,
+    /// The author of the header that its operation leaves: its own, or that of the last write which is sent with it.
+    pub(crate) left: Author,
     /// The answers to the transaction's reads, as they are before the write.
     pub(crate) answers: Vec<Answer>,
     forks: Vec<ForkWrite>,
@@ -116,15 +118,11 @@ impl NativeWrite {
     /// Creates a write that relies on a header; or, where that stands for an object without a trace, on there being none.
     fn new(stood: Header, stamp: u64, token: Token) -> Self {
         let before = (!stood.is_absent()).then_some(stood);
-        let after = Header {
-            exists: true,
-            existed: before.is_some(),
-            version: stamp,
-            author: Author::Token(token),
-            ..stood
-        };
+        let left = Author::Token(token);
+        let after = Header { exists: true, existed: before.is_some(), version: stamp, author: left, ..stood };
         let (forks, runs, answers) = (Vec::new(), Vec::new(), Vec::new());
-        Self { before, after, answers, forks, runs, keys: BTreeMap::new(), attributes: BTreeMap::new() }
+        let (keys, attributes) = (BTreeMap::new(), BTreeMap::new());
+        Self { before, after, left, answers, forks, runs, keys, attributes }
     }
 
     /// Adds pieces of a fork, in ascending order and apart from each other. Returns `None` if they do not fit, by what is known;
@@ -225,9 +223,31 @@ impl NativeWrite {
         (self.keys.len() <= KEYS_MAX).then_some(())
     }
 
-    /// Returns whether a header is the one that this write leaves, by its token.
+    /// Returns whether a header is the one that this write leaves, or the last of those that were sent with it, by its token.
     pub(crate) fn has_left(&self, header: &Header) -> bool {
-        header.author == self.after.author
+        header.author == self.left
+    }
+
+    /// Returns whether the write relies on the very header that another one leaves.
+    pub(crate) fn follows(&self, earlier: &NativeWrite) -> bool {
+        self.before == Some(earlier.after)
+    }
+
+    /// Returns about what the write costs an OSD, beyond its being an operation, in bytes that are stored.
+    pub(crate) fn cost(&self) -> usize {
+        /// The cost of an entry of the omap, or of a place in the byte stream, whatever its length.
+        const EACH: usize = 256;
+        let extents: usize = self.forks.iter().map(|write| write.set.len() + write.gone.len() + 1).sum();
+        let values = self.keys.values().flatten().map(|found| found.value.len());
+        let values: usize = values.chain(self.attributes.values().map(Bytes::len)).sum();
+        let bytes: u64 = self.runs.iter().map(|run| run.end - run.place).sum();
+        let entries = extents + self.keys.len() + self.attributes.len() + self.runs.len();
+        entries * EACH + values + bytes as usize
+    }
+
+    /// Returns the number of places of the byte stream that the write writes at.
+    pub(crate) fn run_count(&self) -> usize {
+        self.runs.len()
     }
 
     /// Sends the write: a few steps, one operation.
@@ -237,47 +257,33 @@ impl NativeWrite {
 
     /// Passes the steps of the operation on.
     pub(crate) fn with_steps<T>(&self, run: impl FnOnce(&[WriteStep<'_>]) -> T) -> T {
-        let (before, after) = (self.before.map(|header| header.encode()), self.after.encode());
-        let mut entries: Vec<(Vec<u8>, Bytes)> = Vec::new();
-        let mut removed: Vec<Vec<u8>> = Vec::new();
+        with_steps(&[self], run)
+    }
+
+    /// Adds the entries of the omap that the write sets, with their values, and those that it removes. It names each once.
+    fn add_entries(&self, entries: &mut Vec<(Vec<u8>, Option<Bytes>)>) {
         for write in &self.forks {
             // The key of an extent is its end, which another one may have by now.
             let ends: HashSet<u64> = write.set.iter().map(|extent| extent.end).collect();
             let gone = write.gone.iter().filter(|extent| !ends.contains(&extent.end));
-            removed.extend(gone.map(|extent| extent_key(&write.record.stem, extent.end)));
+            entries.extend(gone.map(|extent| (extent_key(&write.record.stem, extent.end), None)));
             let entry = |extent: &Placed| {
                 let key = extent_key(&write.record.stem, extent.end);
-                (key, Bytes::copy_from_slice(&extent.encode()))
+                (key, Some(Bytes::copy_from_slice(&extent.encode())))
             };
             entries.extend(write.set.iter().map(entry));
             if write.changed {
-                entries.push((keyed(Some(b'f'), write.fork.as_bytes()), write.record.encode().into()));
+                let key = keyed(Some(b'f'), write.fork.as_bytes());
+                entries.push((key, Some(write.record.encode().into())));
             }
         }
         for (key, value) in &self.keys {
-            let key = keyed(Some(b'k'), key.as_bytes());
-            match value {
-                Some(found) => entries.push((key, encode_key(&found.value, found.version))),
-                None => removed.push(key),
-            }
+            let value = value.as_ref().map(|found| encode_key(&found.value, found.version));
+            entries.push((keyed(Some(b'k'), key.as_bytes()), value));
         }
         for (name, value) in &self.attributes {
-            entries.push((keyed(Some(b'a'), name.as_bytes()), encode_attribute(value)));
+            entries.push((keyed(Some(b'a'), name.as_bytes()), Some(encode_attribute(value))));
         }
-        let runs: Vec<(u64, Bytes)> = self.runs.iter().map(|run| (run.place, run.joined())).collect();
-        let mut steps = vec![match &before {
-            Some(record) => WriteStep::IfXattr(HEADER, record),
-            None => WriteStep::CreateNew,
-        }];
-        steps.extend(runs.iter().map(|(offset, data)| WriteStep::Bytes { offset: *offset, data }));
-        if !entries.is_empty() {
-            steps.push(WriteStep::SetOmaps(&entries));
-        }
-        if !removed.is_empty() {
-            steps.push(WriteStep::RemoveOmaps(&removed));
-        }
-        steps.push(WriteStep::SetXattr(HEADER, &after));
-        run(&steps)
     }
 
     /// Takes the expected effect of the write into the knowledge that it was planned by.
@@ -311,6 +317,47 @@ impl NativeWrite {
             known.saw_key(&self.after, key, value.as_ref());
         }
     }
+}
+
+/// Passes the steps of one operation on that makes several writes, each of which follows the one before it.
+pub(crate) fn with_steps<T>(writes: &[&NativeWrite], run: impl FnOnce(&[WriteStep<'_>]) -> T) -> T {
+    let (Some(first), Some(last)) = (writes.first(), writes.last()) else {
+        unreachable!("an operation makes one write at least")
+    };
+    let is_chain = writes.windows(2).all(|pair| pair[1].follows(pair[0]));
+    assert!(is_chain, "writes that are sent together rely on each other");
+    let (before, after) = (first.before.map(|header| header.encode()), last.after.encode());
+    let mut changes: Vec<(Vec<u8>, Option<Bytes>)> = Vec::new();
+    writes.iter().for_each(|write| write.add_entries(&mut changes));
+    if writes.len() > 1 {
+        // Of what several of them make of an entry, the last one's counts.
+        changes.reverse();
+        changes.sort_by(|a, b| a.0.cmp(&b.0));
+        changes.dedup_by(|earlier, later| earlier.0 == later.0);
+    }
+    let mut entries: Vec<(Vec<u8>, Bytes)> = Vec::new();
+    let mut removed: Vec<Vec<u8>> = Vec::new();
+    for (key, value) in changes {
+        match value {
+            Some(value) => entries.push((key, value)),
+            None => removed.push(key),
+        }
+    }
+    let runs = writes.iter().flat_map(|write| &write.runs);
+    let runs: Vec<(u64, Bytes)> = runs.map(|run| (run.place, run.joined())).collect();
+    let mut steps = vec![match &before {
+        Some(record) => WriteStep::IfXattr(HEADER, record),
+        None => WriteStep::CreateNew,
+    }];
+    steps.extend(runs.iter().map(|(offset, data)| WriteStep::Bytes { offset: *offset, data }));
+    if !entries.is_empty() {
+        steps.push(WriteStep::SetOmaps(&entries));
+    }
+    if !removed.is_empty() {
+        steps.push(WriteStep::RemoveOmaps(&removed));
+    }
+    steps.push(WriteStep::SetXattr(HEADER, &after));
+    run(&steps)
 }
 
 /// Judges the guards of a transaction by what is known of its object. Returns the version of the write; `None` if a guard does

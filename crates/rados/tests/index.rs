@@ -185,6 +185,46 @@ fn names_are_listed_in_order_page_by_page() {
 }
 
 #[test]
+fn every_page_shows_what_there_is_while_it_is_made() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("pages");
+    let (store, other) = (open(&uri), open(&uri));
+    let mut there: BTreeSet<String> = (0..200).map(|number| format!("n{number:03}")).collect();
+    let makes: Vec<_> = there
+        .iter()
+        .map(|name| store.apply(&id(name), Transaction::new().guard(Guard::Absent).change(WriteOp::Create)))
+        .collect();
+    for make in makes {
+        assert!(matches!(block_on(make), Ok(Outcome::Done(_))));
+    }
+    // The first round leaves the index alone between its pages, and in the others somebody changes it: this client, or another.
+    for changer in [None, Some(&store), Some(&other)] {
+        let mut after: Option<ObjectId> = None;
+        loop {
+            let page = block_on(store.list(after.as_ref(), 20)).unwrap();
+            let from = after.as_ref().map(ToString::to_string).unwrap_or_default();
+            let expected: Vec<&String> = there.iter().filter(|name| **name > from).take(20).collect();
+            let found: Vec<String> = page.iter().map(ToString::to_string).collect();
+            assert_eq!(found.iter().collect::<Vec<_>>(), expected, "behind {from:?}");
+            let Some(last) = page.last().cloned() else { break };
+            if let Some(changer) = changer {
+                // What the next page begins with was read ahead.
+                let made = format!("{last}+{}", there.len());
+                if let Some(next) = there.iter().find(|name| name.as_str() > found[found.len() - 1].as_str())
+                {
+                    let next = next.clone();
+                    remove(changer, &next);
+                    there.remove(&next);
+                }
+                make(changer, &made);
+                there.insert(made);
+            }
+            after = Some(last);
+        }
+    }
+}
+
+#[test]
 fn a_client_that_dies_at_any_step_leaves_a_right_listing() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("death");

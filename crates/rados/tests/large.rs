@@ -7,9 +7,11 @@ use bytes::Bytes;
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, Fork, Guard, Intent, Key, ObjectId, ObjectStore, Outcome, ReadOp, Transaction, WriteOp,
+    Answer, ByteRange, Fork, Guard, Intent, Key, ObjectId, ObjectStore, Outcome, ReadOp, Reply, Transaction,
+    WriteOp,
 };
 use nacre_rados::RadosStore;
+use nacre_rados::raw::RawPool;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -194,6 +196,45 @@ fn transactions_that_read_and_write_one_object_at_once_make_one_chain() {
     distinct.dedup();
     assert_eq!(distinct.len() as u64, 2 * EACH, "each found another one's value");
     assert_eq!(seen.iter().filter(|value| value.is_none()).count(), 1, "one found none");
+}
+
+#[test]
+fn writes_of_one_object_at_once_are_few_operations_and_each_has_its_version() {
+    const COUNT: u64 = 300;
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("together");
+    let (store, raw) = (open(&uri), block_on(RawPool::open(&uri)).unwrap());
+    let done = |reply: Reply<Outcome>| match block_on(reply) {
+        Ok(Outcome::Done(done)) => done,
+        other => panic!("{other:?}"),
+    };
+    // All of the object is known to the client that has made it.
+    done(store.apply(&id("a"), Transaction::new().write(Fork::DEFAULT, 0, vec![0; 8 * COUNT as usize])));
+    // RADOS counts the operations that change an object.
+    let operations = || block_on(raw.read("nacre.a", 1)).unwrap().1;
+    let mut fewest = u64::MAX;
+    for round in 1..=5 {
+        let before = operations();
+        let text = |number: u64| format!("{round}{number:07}");
+        let replies: Vec<_> = (0..COUNT)
+            .map(|number| {
+                let write = Transaction::new().write(Fork::DEFAULT, 8 * number, text(number));
+                store.apply(&id("a"), write)
+            })
+            .collect();
+        let mut versions: Vec<u64> = replies.into_iter().rev().map(|reply| done(reply).version).collect();
+        versions.sort_unstable();
+        let first = 2 + (round - 1) * COUNT;
+        assert!(versions.into_iter().eq(first..first + COUNT), "a version was left out, or given twice");
+        let expected: String = (0..COUNT).map(text).collect();
+        assert_eq!(read(&store, "a", ByteRange::ALL).0, expected.as_bytes());
+        fewest = fewest.min(operations() - before);
+        // Where this thread stood still between the writes, they did not meet.
+        if fewest < COUNT / 2 {
+            return;
+        }
+    }
+    panic!("{COUNT} writes took {fewest} operations");
 }
 
 #[test]

@@ -13,6 +13,8 @@ const CREATE_IDEMPOTENT: c_int = 0;
 
 /// One step of a read operation. Steps run in order; the first that fails ends the operation.
 pub(crate) enum ReadStep<'a> {
+    /// Fails with ERANGE or EOVERFLOW unless RADOS' own version of the object is this one, which is not 0.
+    IfVersion(u64),
     /// Fails with ECANCELED unless the attribute has this value.
     IfXattr(&'a CStr, &'a [u8]),
     /// All attributes.
@@ -36,6 +38,7 @@ impl ReadStep<'_> {
         // SAFETY: lengths are those of the slices, strings end in a zero byte, and the caller promises the rest.
         unsafe {
             match (self, slot) {
+                (ReadStep::IfVersion(version), _) => (library.rados_read_op_assert_version)(op, *version),
                 (ReadStep::IfXattr(name, value), _) => {
                     let (bytes, len) = (value.as_ptr().cast(), value.len());
                     (library.rados_read_op_cmpxattr)(op, name.as_ptr(), COMPARE_EQUAL, bytes, len);
@@ -46,9 +49,9 @@ impl ReadStep<'_> {
                 (ReadStep::Stat, Slot::Stat { size, time, code }) => {
                     (library.rados_read_op_stat)(op, size, time, code);
                 }
-                (ReadStep::Bytes { offset, .. }, Slot::Bytes { buffer, len, code }) => {
+                (ReadStep::Bytes { offset, len: asked }, Slot::Bytes { buffer, len, code }) => {
                     let bytes = buffer.as_mut_ptr().cast();
-                    (library.rados_read_op_read)(op, *offset, buffer.len(), bytes, len, code);
+                    (library.rados_read_op_read)(op, *offset, *asked, bytes, len, code);
                 }
                 (ReadStep::OmapAfter { after, prefix, limit }, Slot::Omap { iterator, more, code }) => {
                     let (after, prefix) = (after.as_ptr(), prefix.as_ptr());
@@ -176,7 +179,8 @@ impl WriteStep<'_> {
 /// The code of a step that no OSD has answered, because the operation failed before. No OSD answers with this.
 const NO_REPLY: c_int = c_int::MIN;
 
-/// The place where librados puts the result of a step of a read operation.
+/// The place where librados puts the result of a step of a read operation. A buffer for bytes has room for what was asked for and
+/// is empty as long as the operation runs: to fill it with zeros first would be one more pass over all that is read.
 pub(super) enum Slot {
     Nothing,
     Xattrs { iterator: Raw, code: c_int },
@@ -190,10 +194,10 @@ pub(super) enum Slot {
 impl Slot {
     pub(super) fn of(step: &ReadStep<'_>) -> Self {
         match step {
-            ReadStep::IfXattr(..) => Slot::Nothing,
+            ReadStep::IfVersion(_) | ReadStep::IfXattr(..) => Slot::Nothing,
             ReadStep::Xattrs => Slot::Xattrs { iterator: ptr::null_mut(), code: 0 },
             ReadStep::Stat => Slot::Stat { size: 0, time: 0, code: 0 },
-            ReadStep::Bytes { len, .. } => Slot::Bytes { buffer: vec![0; *len], len: 0, code: 0 },
+            ReadStep::Bytes { len, .. } => Slot::Bytes { buffer: Vec::with_capacity(*len), len: 0, code: 0 },
             ReadStep::OmapAfter { .. } | ReadStep::OmapKey(_) => {
                 Slot::Omap { iterator: ptr::null_mut(), more: 0, code: NO_REPLY }
             }
@@ -211,7 +215,9 @@ impl Slot {
             Slot::Watch(id) => Answer::Watch(id),
             Slot::Stat { size, time, .. } => Answer::Stat { size, time: u64::try_from(time).unwrap_or(0) },
             Slot::Bytes { mut buffer, len, .. } => {
-                buffer.truncate(len);
+                assert!(len <= buffer.capacity(), "librados read more bytes than it was asked for");
+                // SAFETY: `len` is 0 until librados has written so many bytes there, and there is room for them.
+                unsafe { buffer.set_len(len) };
                 Answer::Bytes(buffer.into())
             }
             Slot::Call { output, len, .. } => {
