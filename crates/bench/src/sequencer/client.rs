@@ -12,8 +12,9 @@ use super::point::Subject;
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
 use crate::kit::peer::{etcd, redis};
+use crate::kit::process::{self, together};
+use crate::kit::server;
 use crate::kit::span::Spans;
-use crate::kit::{process, server};
 
 /// The cached positions between two looks at the clock.
 const UNTIMED: u64 = 4096;
@@ -114,7 +115,7 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                 let tasks = sequencers.iter().flat_map(|sequencer| (0..orders.depth).map(move |_| sequencer));
                 let tasks =
                     tasks.map(|sequencer| repeat(&counter, 1, async move || Ok(sequencer.next().await?)));
-                try_join_all(tasks).await?;
+                together(tasks).await?;
             }
             counter.borrow_mut().tally.grants =
                 sequencers.iter().map(|sequencer| sequencer.statistics().grants).sum();
@@ -129,13 +130,13 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                     Ok(connection.count_up(NAME, orders.depth).await? + 1 - depth)
                 })
             });
-            try_join_all(tasks).await?;
+            together(tasks).await?;
         }
         Ready::Etcd(clients) => {
             let tasks = clients.into_iter().map(|mut client| {
                 repeat(&counter, 1, async move || client.put(NAME.into(), bytes::Bytes::new()).await)
             });
-            try_join_all(tasks).await?;
+            together(tasks).await?;
         }
     }
     let Counter { mut tally, latencies, .. } = counter.into_inner();
