@@ -258,7 +258,8 @@ impl Hub {
             let item = state.objects.get_mut(object).and_then(|watched| watched.items.pop_front());
             let Some(mut item) = item else { return self.shared.settle(&mut state, object) };
             drop(state);
-            match Pin::new(&mut item.durable).poll(&mut Context::from_waker(Waker::noop())) {
+            let durable = Pin::new(&mut item.durable).poll(&mut Context::from_waker(Waker::noop()));
+            match durable {
                 Poll::Ready(Ok(())) => self.shared.deliver(object, item, &mut wakers),
                 Poll::Ready(Err(error)) => self.shared.fail(object, &error, &mut wakers),
                 Poll::Pending => {
