@@ -98,33 +98,35 @@ pub(crate) struct Located(Mutex<HashMap<Place, Block>>);
 
 #[derive(Debug)]
 struct Block {
+    /// Their object, whose name is put together once.
+    id: ObjectId,
     /// True if the index of all places was asked for.
     is_whole: bool,
     locators: [Option<Locator>; BLOCK_PLACES as usize],
 }
 
 impl Located {
-    /// Returns the location of the entry at a place, or the places whose index is to be asked for.
-    fn get(&self, at: Place) -> Result<Locator, Range<u64>> {
+    /// Returns the location of the entry at a place with its object, or the places whose index is to be asked for.
+    fn get(&self, at: Place) -> Result<(ObjectId, Locator), Range<u64>> {
         let (first, number) = at.block();
         let alone = at.place..at.place + 1;
         let blocks = self.0.lock();
         let Some(block) = blocks.get(&first) else { return Err(alone) };
         match block.locators[number] {
-            Some(locator) => Ok(locator),
+            Some(locator) => Ok((block.id.clone(), locator)),
             None if block.is_whole => Err(alone),
             None => Err(first.place..first.place + BLOCK_PLACES),
         }
     }
 
     /// Learns the index of places of one block.
-    fn learn(&self, at: Place, places: &Range<u64>, entries: &[Index]) {
+    fn learn(&self, id: &ObjectId, at: Place, places: &Range<u64>, entries: &[Index]) {
         let (first, _) = at.block();
         let mut blocks = self.0.lock();
         if blocks.len() >= BLOCKS_MAX && !blocks.contains_key(&first) {
             blocks.clear();
         }
-        let empty = || Block { is_whole: false, locators: [None; BLOCK_PLACES as usize] };
+        let empty = || Block { id: id.clone(), is_whole: false, locators: [None; BLOCK_PLACES as usize] };
         let block = blocks.entry(first).or_insert_with(empty);
         block.is_whole |= places.end - places.start == BLOCK_PLACES;
         for (place, index) in places.clone().zip(entries) {
@@ -145,7 +147,7 @@ impl Located {
 impl Inner {
     pub async fn read(&self, position: u64) -> Result<Slot, LogError> {
         let guess = self.read_guess.bytes();
-        let mut patience = self.patience();
+        let mut patience = None;
         loop {
             let known = self.known();
             let Some((view, _)) = known.views.find(position) else { return Ok(Slot::Trimmed) };
@@ -153,24 +155,31 @@ impl Inner {
                 return Ok(Slot::Unwritten);
             }
             let (index, place) = view.locate(position);
-            let object = self.object(view, index)?;
-            let stripe = self.stripe(&object, view);
             let at = Place { generation: view.generation, object: index, place };
             let slot = match self.located.get(at) {
-                Ok(locator) => match read_located(stripe, place, locator).await {
-                    Ok(Some(entry)) => Ok(Slot::Entry(entry)),
-                    Ok(None) => {
-                        // Something of it is gone, and the index says why.
-                        self.located.forget(at);
-                        self.read_place(stripe, at, place..place + 1, guess).await
+                Ok((object, locator)) => {
+                    let stripe = self.stripe(&object, view);
+                    match read_located(stripe, place, locator).await {
+                        Ok(Some(entry)) => Ok(Slot::Entry(entry)),
+                        Ok(None) => {
+                            // Something of it is gone, and the index says why.
+                            self.located.forget(at);
+                            self.read_place(stripe, at, place..place + 1, guess).await
+                        }
+                        Err(error) => Err(error),
                     }
-                    Err(error) => Err(error),
-                },
-                Err(places) => self.read_place(stripe, at, places, guess).await,
+                }
+                Err(places) => {
+                    let object = self.object(view, index)?;
+                    self.read_place(self.stripe(&object, view), at, places, guess).await
+                }
             };
             match slot {
                 Ok(slot) => return Ok(slot),
-                Err(error) => self.again(&known, error, &mut patience).await?,
+                Err(error) => {
+                    let patience = patience.get_or_insert_with(|| self.patience());
+                    self.again(&known, error, patience).await?;
+                }
             }
         }
     }
@@ -196,7 +205,7 @@ impl Inner {
             read => (places, read?),
         };
         let Indices { entries, data, .. } = read;
-        self.located.learn(at, &places, &entries);
+        self.located.learn(stripe.object, at, &places, &entries);
         let locator = match entries.get((place - places.start) as usize) {
             Some(Index::Entry(locator)) => locator,
             Some(Index::Filled) => return Ok(Slot::Filled),
@@ -424,21 +433,24 @@ mod tests {
         let located = Located::default();
         let at = |place| Place { generation: 1, object: 2, place };
         let locator = |place: u64| Locator { distance: 0, offset: 8, length: place as u32, signature: 0 };
-        let entries = |places: &Range<u64>| -> Vec<Index> {
-            places.clone().map(|place| Index::Entry(locator(place))).collect()
+        let id: ObjectId = "object".parse().unwrap();
+        let learn = |place: u64, asked: Range<u64>, found: Range<u64>| {
+            let entries: Vec<Index> = found.map(|place| Index::Entry(locator(place))).collect();
+            located.learn(&id, at(place), &asked, &entries);
         };
+        let found = |place: u64| Ok((id.clone(), locator(place)));
         assert_eq!(located.get(at(70)), Err(70..71));
-        located.learn(at(70), &(70..71), &entries(&(70..71)));
-        assert_eq!(located.get(at(70)), Ok(locator(70)));
+        learn(70, 70..71, 70..71);
+        assert_eq!(located.get(at(70)), found(70));
         assert_eq!(located.get(at(71)), Err(64..128));
         // Of another object, view or block nothing is known.
         assert_eq!(located.get(at(63)), Err(63..64));
         assert_eq!(located.get(Place { object: 3, ..at(70) }), Err(70..71));
         assert_eq!(located.get(Place { generation: 2, ..at(70) }), Err(70..71));
         // The answer was cut.
-        located.learn(at(71), &(64..128), &entries(&(64..100)));
+        learn(71, 64..128, 64..100);
         for place in 64..100 {
-            assert_eq!(located.get(at(place)), Ok(locator(place)));
+            assert_eq!(located.get(at(place)), found(place));
         }
         assert_eq!(located.get(at(100)), Err(100..101), "the block is not asked for again");
         located.forget(at(99));
@@ -446,7 +458,7 @@ mod tests {
         // However many are read, the memory is bounded.
         for number in 0..3 * BLOCKS_MAX as u64 {
             let place = number * BLOCK_PLACES;
-            located.learn(at(place), &(place..place + 1), &[Index::Nothing]);
+            learn(place, place..place + 1, place..place);
         }
         assert!(located.0.lock().len() <= BLOCKS_MAX);
     }
