@@ -2,9 +2,8 @@
 //!
 //! One write is on its way at a time, and it goes to one object, wholly or not at all: so what a handle appends is in the log in the
 //! order in which it was appended, whatever fails. Entries that come meanwhile are written together, and their positions are taken
-//! during the write. When it is done, the next one is sent first, and its own entries are answered then. No position is taken before its
-//! entry is there: an append that begins after another handle's was acknowledged would come before it otherwise. For the same reason
-//! none is kept in stock.
+//! during the write. No position is taken before its entry is there: an append that begins after another
+//! handle's was acknowledged would come before it otherwise. For the same reason none is kept in stock.
 //!
 //! A handle that has appended alone for some time takes no positions before it writes: it reads the counter, which no sync is waited
 //! for, and then writes and raises the counter at once (`Task::write_at_once`). A client that dies in between leaves either positions that
@@ -15,7 +14,6 @@
 //! the entries of a program that submits many before it looks at the first answer would be in the log with some missing in between.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -208,15 +206,8 @@ impl Appender {
         if starts {
             let (log, queue) = (log.clone(), queue.clone());
             let started = Started(queue.clone());
-            let task = Task {
-                log,
-                queue,
-                reserved: Reserved::default(),
-                taking: None,
-                epoch: 0,
-                written: Vec::new(),
-                _started: started,
-            };
+            let task =
+                Task { log, queue, reserved: Reserved::default(), taking: None, epoch: 0, _started: started };
             tokio::spawn(task.run());
         }
         if was_empty {
@@ -256,9 +247,6 @@ struct Task {
     taking: Option<PositionRequest>,
     /// The epoch in which they were taken.
     epoch: u64,
-    /// Entries that are in the log, with their positions, whose submitters do not know it yet. They are told when nothing is left to be
-    /// sent that is ready: what they do then takes the processor, and the store would have nothing to do meanwhile.
-    written: Vec<(u64, Waiting)>,
     _started: Started,
 }
 
@@ -273,14 +261,12 @@ impl Task {
 
     /// Takes what waits; `None` once nobody can append any more.
     async fn take(&mut self) -> Option<VecDeque<Waiting>> {
-        let queue = self.queue.clone();
         loop {
-            let woken = queue.wake.notified();
+            let woken = self.queue.wake.notified();
             if let Some(batch) = self.take_now() {
                 return Some(batch);
             }
-            self.answer();
-            if queue.closed.load(Ordering::Acquire) {
+            if self.queue.closed.load(Ordering::Acquire) {
                 return None;
             }
             woken.await;
@@ -328,24 +314,10 @@ impl Task {
             self.epoch = known.views.epoch();
         }
         if self.reserved.is_empty()
-            && let Some(PositionRequest { count, mut first }) = self.taking.take()
+            && let Some(PositionRequest { count, first }) = self.taking.take()
+            && let Ok(first) = first.await
         {
-            // They were asked for when the write before was sent, and come with its reply most often.
-            let polled = poll_fn(|context| Poll::Ready(first.as_mut().poll(context))).await;
-            let first = match polled {
-                Poll::Ready(first) => first,
-                Poll::Pending => {
-                    self.answer();
-                    first.await
-                }
-            };
-            if let Ok(first) = first {
-                self.reserved.add(first, count);
-            }
-        }
-        if self.reserved.is_empty() {
-            // What follows waits for positions.
-            self.answer();
+            self.reserved.add(first, count);
         }
         if self.reserved.is_empty() && self.write_at_once(&known, batch).await {
             return;
@@ -390,17 +362,12 @@ impl Task {
                     },
                     // Entries that come during the write take their positions during it.
                     () = self.queue.wake.notified(), if self.taking.is_none() => {}
-                    // Both are under way by now, and the connection's task, which has been woken, sends them first.
-                    () = tokio::task::yield_now(), if !self.written.is_empty() => self.answer(),
                 }
             }
         };
         let count = count as usize;
-        if !matches!(attempt, Attempt::Written) {
-            self.answer();
-        }
         match attempt {
-            Attempt::Written => self.note_written(batch, count, first),
+            Attempt::Written => self.answer(batch, count, first),
             Attempt::Failed(error) => self.fail(batch, count, Some(first), error),
             Attempt::NotThere => {
                 // What comes next must not be at a lower position than this.
@@ -431,7 +398,6 @@ impl Task {
 
     /// Begins a view of the same shape, since the objects of the last one take no more.
     async fn begin_view(&mut self, known: &CachedViews, batch: &mut VecDeque<Waiting>) {
-        self.answer();
         self.forget_positions();
         let view = known.views.last();
         let shape = Shape { width: view.width, unit: view.unit };
@@ -466,7 +432,7 @@ impl Task {
         let count = count as usize;
         let (attempt, raised) = join(log.put(known, view, first, batch.iter().take(count)), counting).await;
         match (attempt, raised) {
-            (Attempt::Written, Ok(_)) => self.note_written(batch, count, first),
+            (Attempt::Written, Ok(_)) => self.answer(batch, count, first),
             // The entries are there, and what is appended next could be anywhere.
             (Attempt::Written, Err(error)) => self.fail(batch, count, Some(first), unknown(&error)),
             (Attempt::Failed(error), _) => self.fail(batch, count, Some(first), error),
@@ -522,14 +488,9 @@ impl Task {
         }
     }
 
-    /// Notes that the first entries are in the log, at positions that follow each other.
-    fn note_written(&mut self, batch: &mut VecDeque<Waiting>, count: usize, first: u64) {
-        self.written.extend((first..).zip(batch.drain(..count)));
-    }
-
-    /// Answers the entries that are in the log, and makes room for others.
-    fn answer(&mut self) {
-        for (position, waiting) in self.written.drain(..) {
+    /// Answers the first entries, whose positions follow each other, and makes room for others.
+    fn answer(&self, batch: &mut VecDeque<Waiting>, count: usize, first: u64) {
+        for (position, waiting) in (first..).zip(batch.drain(..count)) {
             let _ = waiting.reply.send(Ok(position));
         }
     }
@@ -537,7 +498,6 @@ impl Task {
     /// Tells the first entries, as many as there are up to `count`, that they failed, and refuses all others. `position` is that of the
     /// first one, if it had one.
     fn fail(&mut self, batch: &mut VecDeque<Waiting>, count: usize, position: Option<u64>, error: LogError) {
-        self.answer();
         // They were taken for entries that do not come.
         self.forget_positions();
         let refusal = Arc::new(LogError::Behind { position, error: Box::new(error.clone()) });

@@ -19,7 +19,7 @@ const WOKEN: u8 = 2;
 /// It is over.
 const OVER: u8 = 3;
 
-/// A future that is polled where it is woken. It is dropped when it is over, or with its last waker.
+/// A future that is polled where it is woken. It is dropped when it is over.
 pub(super) struct Relay {
     state: AtomicU8,
     /// Locked by the thread that polls it, so never waited for.
