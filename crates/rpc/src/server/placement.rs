@@ -1,8 +1,8 @@
 //! The choice of the thread that gets a new connection, which stays there as long as it lasts.
 //!
 //! Taking the threads in turn is not enough: programs open connections in patterns, say a busy one after three that stay idle, and all
-//! busy ones would be on one thread. So threads that clearly have more to do than others get none; of the other ones, those with the
-//! fewest connections are equal, and chance decides.
+//! busy ones would be on one thread. So threads that clearly have more to do than others get none. Of the other ones, those with the
+//! fewest connections are equal: then it is the next one's turn while there are few connections, and chance decides when there are more.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(2);
 /// The turns per second up to which a thread has as little to do as any.
 const TURNS_PER_SECOND_FEW: f64 = 20_000.0;
+/// The number of connections for each thread from which on chance decides.
+const CONNECTIONS_FEW: usize = 2;
 /// The number of times by which a thread that clearly has more to do does so.
 const CLEARLY: f64 = 1.5;
 
@@ -27,11 +29,13 @@ pub(crate) struct Placement {
     measured_at: Instant,
     /// The turns of each thread at that time, and per second before it.
     threads: Vec<(u64, f64)>,
+    /// The thread that got the last connection.
+    last: usize,
 }
 
 impl Placement {
     pub(crate) fn new(threads: usize, now: Instant) -> Placement {
-        Placement { measured_at: now, threads: vec![(0, 0.0); threads] }
+        Placement { measured_at: now, threads: vec![(0, 0.0); threads], last: threads.saturating_sub(1) }
     }
 
     /// Returns the thread for another connection. `dice` returns a number below the one that it is given.
@@ -64,8 +68,13 @@ impl Placement {
                 best.push(thread);
             }
         }
+        let connections: usize = loads.iter().map(|load| load.connections).sum();
         // The one that has least to do is among them.
-        best[dice(best.len())]
+        self.last = match connections < CONNECTIONS_FEW * loads.len() {
+            true => *best.iter().find(|thread| **thread > self.last).unwrap_or(&best[0]),
+            false => best[dice(best.len())],
+        };
+        self.last
     }
 }
 
@@ -79,6 +88,14 @@ mod tests {
     #[test]
     fn threads_have_as_many_connections_and_no_pattern_gives_one_all_that_are_busy() {
         let (now, mut dice) = (Instant::now(), StdRng::seed_from_u64(1));
+        let mut few = Placement::new(2, now);
+        let mut loads = [Load { connections: 0, turns: 0 }; 2];
+        let chosen = [(); 4].map(|()| {
+            let thread = few.choose(now, &loads, |_| panic!("no chance is needed for few"));
+            loads[thread].connections += 1;
+            thread
+        });
+        assert_eq!(chosen, [0, 1, 0, 1]);
         for (threads, period) in [(2, 2), (2, 4), (4, 4), (4, 2)] {
             let mut placement = Placement::new(threads, now);
             let mut loads = vec![Load { connections: 0, turns: 0 }; threads];
