@@ -178,23 +178,9 @@ async fn cached(sequencer: &Sequencer, counter: &mut Counter) -> Result<(), Benc
         if begun >= counter.end {
             return Ok(());
         }
-        let (mut first, mut next) = (u64::MAX, u64::MAX);
-        let mut taken = 0;
-        while taken < UNTIMED {
-            let Some(position) = sequencer.try_next() else { break };
-            // What is not in a row was passed on in between.
-            if position != next {
-                if first != u64::MAX {
-                    counter.tally.exact.add(first, next);
-                }
-                first = position;
-            }
-            next = position + 1;
-            taken += 1;
-        }
+        let (taken, next) = take_untimed(sequencer, &mut counter.tally.exact);
         let now = Instant::now();
         if taken > 0 {
-            counter.tally.exact.add(first, next);
             counter.tally.positions += taken;
             let each = (now - begun) / taken as u32;
             counter.latencies.record_many(each, taken);
@@ -211,4 +197,30 @@ async fn cached(sequencer: &Sequencer, counter: &mut Counter) -> Result<(), Benc
             }
         }
     }
+}
+
+/// Takes up to [`UNTIMED`] single positions. Returns how many, and the position after the last one.
+///
+/// This is a function of its own so that the sequencer is known by a register. A task that waits in between would look it up in its memory
+/// again for each position, since an atomic instruction comes in between, and that would be measured too.
+#[inline(never)]
+fn take_untimed(sequencer: &Sequencer, exact: &mut Spans) -> (u64, u64) {
+    let (mut first, mut next) = (u64::MAX, u64::MAX);
+    let mut taken = 0;
+    while taken < UNTIMED {
+        let Some(position) = sequencer.try_next() else { break };
+        // What is not in a row was passed on in between.
+        if position != next {
+            if first != u64::MAX {
+                exact.add(first, next);
+            }
+            first = position;
+        }
+        next = position + 1;
+        taken += 1;
+    }
+    if taken > 0 {
+        exact.add(first, next);
+    }
+    (taken, next)
 }
