@@ -100,8 +100,8 @@ struct Failed {
 
 struct Waiting {
     entry: Entry,
-    /// Not a channel of the runtime, which has a task wait after some number of replies although others are there: those who append many
-    /// entries in one task would come back in pieces, and so would their next entries.
+    /// The way to the submitter. It is none of the runtime's channels, with which a task waits after some number of replies although
+    /// others are there: one that appends many entries would go on in pieces, and so would its next entries come.
     reply: oneshot::Sender<Result<u64, Failed>>,
     /// The room in the queue, which is given back when the entry is answered or given up.
     _room: OwnedSemaphorePermit,

@@ -98,7 +98,7 @@ pub(crate) struct Located(Mutex<HashMap<Place, Block>>);
 
 #[derive(Debug)]
 struct Block {
-    /// Their object, whose name is put together once.
+    /// The object of the places, whose name is put together once.
     id: ObjectId,
     /// True if the index of all places was asked for.
     is_whole: bool,

@@ -10,19 +10,19 @@ use std::task::{Context, Wake, Waker};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
-/// Nobody polls it.
+/// The state of a future that no thread polls.
 const IDLE: u8 = 0;
-/// A thread polls it.
+/// The state of one that a thread polls.
 const POLLED: u8 = 1;
-/// A thread polls it, and it was woken since.
+/// The state of one that a thread polls, and that was woken since.
 const WOKEN: u8 = 2;
-/// It is over.
+/// The state of one that is over.
 const OVER: u8 = 3;
 
 /// A future that is polled where it is woken. It is dropped when it is over.
 pub(super) struct Relay {
     state: AtomicU8,
-    /// Locked by the thread that polls it, so never waited for.
+    /// The future, until it is over. Locked by the thread that polls it alone, so never waited for.
     work: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 

@@ -18,9 +18,9 @@ const CLEARLY: f64 = 1.5;
 /// The load of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Its connections.
+    /// The number of its connections.
     pub(crate) connections: usize,
-    /// The turns so far in which one of them had something to do.
+    /// The number of turns so far in which one of them had something to do.
     pub(crate) turns: u64,
 }
 
