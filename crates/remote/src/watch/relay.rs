@@ -22,7 +22,7 @@ const OVER: u8 = 3;
 /// A future that is polled where it is woken. It is dropped when it is over.
 pub(super) struct Relay {
     state: AtomicU8,
-    /// The future, until it is over. Locked by the thread that polls it alone, so never waited for.
+    /// The future, until it is over. Only the thread that polls it locks this, so nobody waits for it.
     work: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
