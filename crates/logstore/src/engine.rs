@@ -320,8 +320,15 @@ impl Engine {
         self.space.index.saw_version(version);
         node.durable_batch = applied.batch;
         // Under the lock, so that the order of events is that of the log.
+        let mut delivers = false;
         if self.watchers.is_watched(work.hash) {
-            self.watchers.changed(&work.object, version, self.durable_batch(applied.batch));
+            match self.log.is_acked(applied.batch) {
+                true => delivers = self.watchers.changed_now(&work.object, version),
+                false => {
+                    let durable = Reply::pending(self.log.wait(applied.batch));
+                    self.watchers.changed(&work.object, version, durable);
+                }
+            }
         }
         if let Some(once) = &work.once {
             self.window.lock().insert(applied.tokens, &once.token, version, existed);
@@ -350,6 +357,9 @@ impl Engine {
             applied.grown = applied.grown - gone;
         }
         drop(shard);
+        if delivers {
+            self.watchers.deliver(&work.object);
+        }
         if needs_floor {
             applied.rolled |= self.raise_floor();
         }

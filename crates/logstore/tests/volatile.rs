@@ -1,10 +1,12 @@
 //! Stores in memory: what they refuse, what they free, and what readers of theirs hold.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use nacre_logstore::{LogStore, Options};
 use nacre_object::testkit::block_on;
+use nacre_object::watch::{Event, WatchOptions};
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
@@ -165,4 +167,17 @@ fn threads_that_write_and_remove_lose_no_count() {
     store.check_counts();
     assert_eq!(store.info().live_bytes, 0);
     write(&store, 0, 0, vec![1; 4 << 20]).unwrap();
+}
+
+#[test]
+fn a_change_is_there_for_its_watcher_when_its_writer_goes_on() {
+    let store = LogStore::memory(Options::default());
+    let mut watch = block_on(store.watch(&object(1), WatchOptions::default())).unwrap();
+    for version in 1..=1000 {
+        write(&store, 1, 0, vec![1; 10]).unwrap();
+        match watch.try_next() {
+            Poll::Ready(Some(Ok(Event::Changed { version: told }))) => assert_eq!(told, version),
+            other => panic!("change {version}: {other:?}"),
+        }
+    }
 }

@@ -189,6 +189,38 @@ fn a_change_is_told_when_its_gate_opens_and_later_ones_wait_for_it() {
 }
 
 #[test]
+fn a_writer_tells_a_few_watchers_itself_what_may_be_told_at_once() {
+    let hub = Hub::default();
+    let begin = || hub.watch(&object(), 1, 0, &WatchOptions::default()).unwrap();
+    let next = |watch: &mut Watch| match watch.try_next() {
+        Poll::Ready(Some(Ok(Event::Changed { version }))) => Some(version),
+        Poll::Pending => None,
+        other => panic!("{other:?}"),
+    };
+    assert!(!hub.changed_now(&object(), 1), "nobody watches it");
+    let mut watch = begin();
+    assert!(hub.changed_now(&object(), 2));
+    // What others change meanwhile is told with it, in the same order.
+    assert!(!hub.changed_now(&object(), 3));
+    assert_eq!(next(&mut watch), None);
+    hub.deliver(&object());
+    assert_eq!([next(&mut watch), next(&mut watch), next(&mut watch)], [Some(2), Some(3), None]);
+    // What may not be told yet is left to the thread.
+    let (open, barrier) = barrier();
+    assert!(hub.changed_now(&object(), 4));
+    hub.changed(&object(), 5, barrier);
+    hub.deliver(&object());
+    assert_eq!([next(&mut watch), next(&mut watch)], [Some(4), None]);
+    open(Ok(()));
+    assert!(matches!(block_on(watch.next()), Some(Ok(Event::Changed { version: 5 }))));
+    // And so are many watchers, for which no writer is to be held up.
+    let many: Vec<Watch> = (0..100).map(|_| begin()).collect();
+    assert!(!hub.changed_now(&object(), 6));
+    assert!(matches!(block_on(watch.next()), Some(Ok(Event::Changed { version: 6 }))));
+    drop(many);
+}
+
+#[test]
 fn a_change_that_was_lost_ends_the_watch_and_is_not_told() {
     let hub = Hub::default();
     let mut watch = hub.watch(&object(), 1, 0, &WatchOptions::default()).unwrap();

@@ -7,6 +7,7 @@
 //! costs nobody else anything.
 
 mod client;
+mod relay;
 mod service;
 mod wire;
 

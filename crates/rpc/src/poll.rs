@@ -158,7 +158,7 @@ impl Polling {
 }
 
 /// The polling of a runtime of one thread.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Poller {
     shared: Arc<Shared>,
 }
@@ -185,12 +185,15 @@ impl Poller {
     /// # Panics
     ///
     /// If the caller has no runtime.
-    pub fn start(time: Duration) -> Poller {
-        let poller = Poller { shared: Arc::default() };
+    pub fn run(&self, time: Duration) {
         if !time.is_zero() {
-            tokio::spawn(Task::new(&poller.shared, time, None));
+            tokio::spawn(Task::new(&self.shared, time, None));
         }
-        poller
+    }
+
+    /// Returns the number of taps, and how often something came.
+    pub(crate) fn load(&self) -> (usize, u64) {
+        (self.shared.taps.load(Ordering::Relaxed), self.shared.came.load(Ordering::Relaxed))
     }
 
     /// Returns a tap for a connection that is driven in the caller's runtime, which polls from now on until its last tap is
@@ -206,7 +209,7 @@ impl Poller {
         if let Some(poller) = pollers.get(&id) {
             return Some(poller.tap());
         }
-        let poller = Poller { shared: Arc::default() };
+        let poller = Poller::default();
         let tap = poller.tap();
         pollers.insert(id, poller.clone());
         // A runtime that ends drops the task at once, which takes the poller out again.
@@ -517,7 +520,8 @@ mod tests {
     #[tokio::test]
     async fn a_runtime_polls_only_while_something_is_waited_for() {
         // For longer than any other program on the machine may hold up the test.
-        let poller = Poller::start(Duration::from_secs(3600));
+        let poller = Poller::default();
+        poller.run(Duration::from_secs(3600));
         let (mut tap, mut other) = (poller.tap(), poller.tap());
         assert!(sleeps(&tap).await);
         tap.sent();

@@ -6,6 +6,7 @@
 mod budget;
 mod connection;
 mod mailbox;
+mod placement;
 mod service;
 mod sessions;
 mod stats;
@@ -36,6 +37,7 @@ use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use crate::poll::{self, Poller, Tap};
 use crate::server::budget::Budget;
 use crate::server::connection::Connection;
+use crate::server::placement::{Load, Placement};
 use crate::server::sessions::Sessions;
 use crate::socket::{self, SocketAccess, SocketFile};
 use crate::stream::{Accepted, Address, Stream};
@@ -247,15 +249,25 @@ impl Server {
             rejected: Mutex::default(),
         });
         let (stop, stopped) = watch::channel(false);
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+        let (workers, receivers): (Vec<Worker>, Vec<_>) = (0..count)
+            .map(|_| {
+                let (sender, receiver) = mpsc::unbounded_channel();
+                (Worker { sender, poller: Poller::default() }, receiver)
+            })
+            .unzip();
         let mut listeners = Some(listeners);
         let mut threads = Vec::new();
         for (index, receiver) in receivers.into_iter().enumerate() {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
-            let acceptors = listeners.take().map(|listeners| (listeners, senders.clone()));
-            let (shared, stopped) = (shared.clone(), stopped.clone());
-            let body = move || runtime.block_on(work(shared, acceptors, receiver, stopped, poll));
+            let acceptors = listeners.take().map(|listeners| (listeners, workers.clone()));
+            let (shared, stopped, poller) = (shared.clone(), stopped.clone(), workers[index].poller.clone());
+            let body = move || {
+                runtime.block_on(async {
+                    poller.run(poll);
+                    work(shared, acceptors, receiver, stopped).await;
+                })
+            };
             let thread = std::thread::Builder::new().name(format!("nacre-serve-{index}"));
             threads.push(thread.spawn(body).map_err(cannot)?);
         }
@@ -422,25 +434,37 @@ fn unprotected(address: &Address) -> StoreError {
     StoreError::new(ErrorKind::Invalid, text)
 }
 
-type Acceptors = (Vec<Listener>, Vec<mpsc::UnboundedSender<Accepted>>);
+/// A thread of the server, as those see it who accept connections.
+#[derive(Clone)]
+struct Worker {
+    sender: mpsc::UnboundedSender<(Accepted, Tap)>,
+    poller: Poller,
+}
+
+impl Worker {
+    fn load(&self) -> Load {
+        let (connections, turns) = self.poller.load();
+        Load { connections, turns }
+    }
+}
+
+type Acceptors = (Vec<Listener>, Vec<Worker>);
 
 /// Runs a thread of the server; the first one also accepts connections for all.
 async fn work(
     shared: Arc<Shared>,
     acceptors: Option<Acceptors>,
-    mut accepted: mpsc::UnboundedReceiver<Accepted>,
+    mut accepted: mpsc::UnboundedReceiver<(Accepted, Tap)>,
     mut stop: watch::Receiver<bool>,
-    poll: Duration,
 ) {
-    let poller = Poller::start(poll);
     let is_first = acceptors.is_some();
     // The first tick of an interval comes at once, and would end a series that has just begun.
     let mut report_interval =
         tokio::time::interval_at(tokio::time::Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
     if let Some((listeners, workers)) = acceptors {
-        let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let placement = Arc::new(Mutex::new(Placement::new(workers.len(), Instant::now())));
         for listener in listeners {
-            tokio::spawn(accept(listener, shared.clone(), workers.clone(), next.clone(), stop.clone()));
+            tokio::spawn(accept(listener, shared.clone(), workers.clone(), placement.clone(), stop.clone()));
         }
     }
     let mut sessions = tokio::task::JoinSet::new();
@@ -449,8 +473,8 @@ async fn work(
         tokio::select! {
             stream = accepted.recv() => match stream {
                 None => break,
-                Some(stream) => {
-                    sessions.spawn(serve(stream, shared.clone(), stopped.clone(), poller.tap()));
+                Some((stream, tap)) => {
+                    sessions.spawn(serve(stream, shared.clone(), stopped.clone(), tap));
                 }
             },
             Some(_) = sessions.join_next() => {}
@@ -467,8 +491,8 @@ async fn work(
 async fn accept(
     listener: Listener,
     shared: Arc<Shared>,
-    workers: Vec<mpsc::UnboundedSender<Accepted>>,
-    next: Arc<std::sync::atomic::AtomicUsize>,
+    workers: Vec<Worker>,
+    placement: Arc<Mutex<Placement>>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     enum Bound {
@@ -507,9 +531,11 @@ async fn accept(
                     continue;
                 }
                 shared.stats.unproven.change(0, 1);
-                let worker = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % workers.len();
+                let loads: Vec<Load> = workers.iter().map(Worker::load).collect();
+                let dice = |count: usize| rand::random_range(0..count);
+                let worker = &workers[placement.lock().choose(Instant::now(), &loads, dice)];
                 // A worker that is gone is stopping, and so is this task.
-                if workers[worker].send(stream).is_err() {
+                if worker.sender.send((stream, worker.poller.tap())).is_err() {
                     shared.stats.unproven.change(1, 0);
                 }
             }

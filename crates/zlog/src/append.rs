@@ -19,10 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
+use futures::channel::oneshot;
 use futures::future::{BoxFuture, join};
 use nacre_object::{ByteRange, ErrorKind, StoreError};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use crate::entry::{Entry, INDEX_BYTES, Index, PACKET_HEAD_BYTES, Packed, pack};
 use crate::error::LogError;
@@ -99,6 +100,8 @@ struct Failed {
 
 struct Waiting {
     entry: Entry,
+    /// The way to the submitter. It is none of the runtime's channels, with which a task waits after some number of replies although
+    /// others are there: one that appends many entries would go on in pieces, and so would its next entries come.
     reply: oneshot::Sender<Result<u64, Failed>>,
     /// The room in the queue, which is given back when the entry is answered or given up.
     _room: OwnedSemaphorePermit,
@@ -183,7 +186,14 @@ impl Appender {
         log.may_write()?;
         entry.check()?;
         let bytes = waiting_bytes(&entry) as u32;
-        let room = queue.room.clone().acquire_many_owned(bytes).await.map_err(|_| ended())?;
+        // Waiting for room that is there counts as work with the runtime, which lets a task do so much and no more at a time.
+        let room = match queue.room.clone().try_acquire_many_owned(bytes) {
+            Ok(room) => room,
+            Err(TryAcquireError::NoPermits) => {
+                queue.room.clone().acquire_many_owned(bytes).await.map_err(|_| ended())?
+            }
+            Err(TryAcquireError::Closed) => return Err(ended()),
+        };
         let (reply, receiver) = oneshot::channel();
         let (was_empty, starts) = {
             let mut waiting = queue.waiting.lock();

@@ -1,11 +1,12 @@
 //! Reading: one position, or many at once.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::future::{try_join, try_join_all};
-use nacre_object::{ByteRange, ObjectId, RangeRead};
+use nacre_object::{ByteRange, ErrorKind, ObjectId, RangeRead};
 use parking_lot::Mutex;
 
 use crate::entry::{Entry, Index, Locator, Slot, signature};
@@ -23,8 +24,10 @@ const RANGES_MAX: usize = 1024;
 const GUESS_BYTES_MAX: u64 = 64 << 10;
 /// The part of what was asked for in vain by which the next guess is smaller.
 const GUESS_STEPS: u64 = 256;
-/// The number of entries whose locations are remembered, which take about three megabytes.
-const LOCATED_MAX: usize = 1 << 16;
+/// The number of places of an object whose locations are remembered together.
+const BLOCK_PLACES: u64 = 64;
+/// The number of such blocks that are remembered, which take about three megabytes.
+const BLOCKS_MAX: usize = 2048;
 
 /// Positions as they were read.
 #[derive(Debug, Default)]
@@ -68,34 +71,83 @@ impl Guess {
     }
 }
 
-/// The locations of entries that were read one by one: another read asks for the entry alone, and not for its index.
+/// A place of an object of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    /// The generation of the view, which no other view has, and the index of the object in it.
+    generation: u64,
+    object: u32,
+    place: u64,
+}
+
+impl Place {
+    /// Returns the first place of the block that this is in, and the number of this place there.
+    fn block(self) -> (Place, usize) {
+        let number = self.place % BLOCK_PLACES;
+        (Place { place: self.place - number, ..self }, number as usize)
+    }
+}
+
+/// The locations of entries that were read one by one, and of those beside them: another read asks for the entry alone, and not for its
+/// index.
 ///
-/// A location is good for ever, as entries are never moved: when one is trimmed, its bytes are removed in the same transaction.
+/// Only where a second entry of a block is read is the index of the whole block asked for: of entries that are far apart it would be of
+/// no use. A location is good for ever, as entries are never moved: when one is trimmed, its bytes are removed in the same transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Located(Mutex<HashMap<u64, Locator>>);
+pub(crate) struct Located(Mutex<HashMap<Place, Block>>);
+
+#[derive(Debug)]
+struct Block {
+    /// The object of the places, whose name is put together once.
+    id: ObjectId,
+    /// True if the index of all places was asked for.
+    is_whole: bool,
+    locators: [Option<Locator>; BLOCK_PLACES as usize],
+}
 
 impl Located {
-    fn get(&self, position: u64) -> Option<Locator> {
-        self.0.lock().get(&position).copied()
-    }
-
-    fn learn(&self, position: u64, locator: Locator) {
-        let mut located = self.0.lock();
-        if located.len() >= LOCATED_MAX {
-            located.clear();
+    /// Returns the location of the entry at a place with its object, or the places whose index is to be asked for.
+    fn get(&self, at: Place) -> Result<(ObjectId, Locator), Range<u64>> {
+        let (first, number) = at.block();
+        let alone = at.place..at.place + 1;
+        let blocks = self.0.lock();
+        let Some(block) = blocks.get(&first) else { return Err(alone) };
+        match block.locators[number] {
+            Some(locator) => Ok((block.id.clone(), locator)),
+            None if block.is_whole => Err(alone),
+            None => Err(first.place..first.place + BLOCK_PLACES),
         }
-        located.insert(position, locator);
     }
 
-    fn forget(&self, position: u64) {
-        self.0.lock().remove(&position);
+    /// Learns the index of places of one block.
+    fn learn(&self, id: &ObjectId, at: Place, places: &Range<u64>, entries: &[Index]) {
+        let (first, _) = at.block();
+        let mut blocks = self.0.lock();
+        if blocks.len() >= BLOCKS_MAX && !blocks.contains_key(&first) {
+            blocks.clear();
+        }
+        let empty = || Block { id: id.clone(), is_whole: false, locators: [None; BLOCK_PLACES as usize] };
+        let block = blocks.entry(first).or_insert_with(empty);
+        block.is_whole |= places.end - places.start == BLOCK_PLACES;
+        for (place, index) in places.clone().zip(entries) {
+            if let Index::Entry(locator) = index {
+                block.locators[(place - first.place) as usize] = Some(*locator);
+            }
+        }
+    }
+
+    fn forget(&self, at: Place) {
+        let (first, number) = at.block();
+        if let Some(block) = self.0.lock().get_mut(&first) {
+            block.locators[number] = None;
+        }
     }
 }
 
 impl Inner {
     pub async fn read(&self, position: u64) -> Result<Slot, LogError> {
         let guess = self.read_guess.bytes();
-        let mut patience = self.patience();
+        let mut patience = None;
         loop {
             let known = self.known();
             let Some((view, _)) = known.views.find(position) else { return Ok(Slot::Trimmed) };
@@ -103,40 +155,58 @@ impl Inner {
                 return Ok(Slot::Unwritten);
             }
             let (index, place) = view.locate(position);
-            let object = self.object(view, index)?;
-            let stripe = self.stripe(&object, view);
-            let slot = match self.located.get(position) {
-                Some(locator) => {
-                    let found = read_located(stripe, place, locator).await;
-                    if matches!(found, Ok(None)) {
-                        self.located.forget(position);
+            let at = Place { generation: view.generation, object: index, place };
+            let slot = match self.located.get(at) {
+                Ok((object, locator)) => {
+                    let stripe = self.stripe(&object, view);
+                    match read_located(stripe, place, locator).await {
+                        Ok(Some(entry)) => Ok(Slot::Entry(entry)),
+                        Ok(None) => {
+                            // Something of it is gone, and the index says why.
+                            self.located.forget(at);
+                            self.read_place(stripe, at, place..place + 1, guess).await
+                        }
+                        Err(error) => Err(error),
                     }
-                    found
                 }
-                None => Ok(None),
-            };
-            let slot = match slot {
-                Ok(Some(entry)) => Ok(Slot::Entry(entry)),
-                // Something of it is gone, and the index says why.
-                Ok(None) => self.read_place(stripe, position, place, guess).await,
-                Err(error) => Err(error),
+                Err(places) => {
+                    let object = self.object(view, index)?;
+                    self.read_place(self.stripe(&object, view), at, places, guess).await
+                }
             };
             match slot {
                 Ok(slot) => return Ok(slot),
-                Err(error) => self.again(&known, error, &mut patience).await?,
+                Err(error) => {
+                    let patience = patience.get_or_insert_with(|| self.patience());
+                    self.again(&known, error, patience).await?;
+                }
             }
         }
     }
 
+    /// Reads a place, and the index of those that are asked for with it.
     async fn read_place(
         &self,
         stripe: Stripe<'_>,
-        position: u64,
-        place: u64,
+        at: Place,
+        places: Range<u64>,
         guess: u64,
     ) -> Result<Slot, StripeError> {
-        let Indices { entries, data, .. } = stripe.read(place, 1, guess).await?;
-        let locator = match entries.first() {
+        let place = at.place;
+        let alone = place..place + 1;
+        let (places, read) = match stripe.read_around(&places, place, guess).await {
+            // What is wrong at other places, or is too much for one answer, is of no concern here.
+            Err(StripeError::Store(error)) if error.kind == ErrorKind::Corrupt && places != alone => {
+                (alone.clone(), stripe.read_around(&alone, place, guess).await?)
+            }
+            Ok(read) if place - places.start >= read.entries.len() as u64 && places != alone => {
+                (alone.clone(), stripe.read_around(&alone, place, guess).await?)
+            }
+            read => (places, read?),
+        };
+        let Indices { entries, data, .. } = read;
+        self.located.learn(stripe.object, at, &places, &entries);
+        let locator = match entries.get((place - places.start) as usize) {
             Some(Index::Entry(locator)) => locator,
             Some(Index::Filled) => return Ok(Slot::Filled),
             Some(Index::Trimmed) => return Ok(Slot::Trimmed),
@@ -150,11 +220,7 @@ impl Inner {
             record = stripe.read_data(&[range]).await?.pop().flatten();
         }
         match record {
-            Some(record) => {
-                let entry = Entry::get(&record).ok_or_else(|| stripe.damaged(place))?;
-                self.located.learn(position, *locator);
-                Ok(Slot::Entry(entry))
-            }
+            Some(record) => Ok(Slot::Entry(Entry::get(&record).ok_or_else(|| stripe.damaged(place))?)),
             // Entries are never changed but by trimming.
             None => Ok(Slot::Trimmed),
         }
@@ -361,6 +427,41 @@ fn covered(data: &RangeRead, place: u64, range: ByteRange) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_entry_of_a_block_brings_the_locations_of_the_whole_block() {
+        let located = Located::default();
+        let at = |place| Place { generation: 1, object: 2, place };
+        let locator = |place: u64| Locator { distance: 0, offset: 8, length: place as u32, signature: 0 };
+        let id: ObjectId = "object".parse().unwrap();
+        let learn = |place: u64, asked: Range<u64>, found: Range<u64>| {
+            let entries: Vec<Index> = found.map(|place| Index::Entry(locator(place))).collect();
+            located.learn(&id, at(place), &asked, &entries);
+        };
+        let found = |place: u64| Ok((id.clone(), locator(place)));
+        assert_eq!(located.get(at(70)), Err(70..71));
+        learn(70, 70..71, 70..71);
+        assert_eq!(located.get(at(70)), found(70));
+        assert_eq!(located.get(at(71)), Err(64..128));
+        // Of another object, view or block nothing is known.
+        assert_eq!(located.get(at(63)), Err(63..64));
+        assert_eq!(located.get(Place { object: 3, ..at(70) }), Err(70..71));
+        assert_eq!(located.get(Place { generation: 2, ..at(70) }), Err(70..71));
+        // The answer was cut.
+        learn(71, 64..128, 64..100);
+        for place in 64..100 {
+            assert_eq!(located.get(at(place)), found(place));
+        }
+        assert_eq!(located.get(at(100)), Err(100..101), "the block is not asked for again");
+        located.forget(at(99));
+        assert_eq!(located.get(at(99)), Err(99..100));
+        // However many are read, the memory is bounded.
+        for number in 0..3 * BLOCKS_MAX as u64 {
+            let place = number * BLOCK_PLACES;
+            learn(place, place..place + 1, place..place);
+        }
+        assert!(located.0.lock().len() <= BLOCKS_MAX);
+    }
 
     #[test]
     fn a_guess_becomes_what_entries_of_one_length_have_and_covers_most_of_several() {

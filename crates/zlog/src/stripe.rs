@@ -10,6 +10,8 @@
 //! the size; whatever comes later is refused by its epoch. So nothing that was acknowledged is missing in the tail that a recovery
 //! finds, and nothing of an earlier epoch is written behind it.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use nacre_object::{
     Answer, ByteRange, Check, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Key, ObjectId, ObjectStore,
@@ -117,7 +119,18 @@ impl Stripe<'_> {
 
     /// Reads the index of consecutive places, and as much of the bytes at the first of them as is asked for.
     pub async fn read(self, place: u64, count: u64, data_bytes: u64) -> Result<Indices, StripeError> {
-        let range = index_range(place, count);
+        self.read_around(&(place..place + count), place, data_bytes).await
+    }
+
+    /// Reads the index of places, and as much of the bytes at one of them as is asked for.
+    pub async fn read_around(
+        self,
+        places: &Range<u64>,
+        place: u64,
+        data_bytes: u64,
+    ) -> Result<Indices, StripeError> {
+        let (first, count) = (places.start, places.end - places.start);
+        let range = index_range(first, count);
         let mut transaction = self.transaction().read_range(index_fork(), range);
         if data_bytes > 0 {
             transaction = transaction.read_range(data_fork(), ByteRange::new(place * SLOT_BYTES, data_bytes));
@@ -130,7 +143,7 @@ impl Stripe<'_> {
             None => None,
             Some(_) => return Err(nonsense(self.object)),
         };
-        let mut entries = self.indices(place, count, &index)?;
+        let mut entries = self.indices(first, count, &index)?;
         if let Some(next) = index.next {
             // Without one entry at least the caller would not get on.
             let whole = next.checked_sub(range.offset).map(|bytes| bytes / INDEX_BYTES);

@@ -17,8 +17,9 @@ use super::{NAME, OBJECTS, SEQUENCER, object_id};
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
 use crate::kit::peer::{nats, redis};
+use crate::kit::process::{self, together};
+use crate::kit::server;
 use crate::kit::span::Spans;
-use crate::kit::{process, server};
 
 /// The time between two appends of the client that another one follows.
 const PACE: Duration = Duration::from_millis(4);
@@ -183,7 +184,7 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                     connection.append(NAME, payload, depth).await
                 })
             });
-            try_join_all(tasks).await?;
+            together(tasks).await?;
         }
         Ready::Nats(connections) => {
             let tasks = connections.into_iter().map(|mut connection| {
@@ -191,7 +192,7 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                     connection.append(payload, depth).await.map(drop)
                 })
             });
-            try_join_all(tasks).await?;
+            together(tasks).await?;
         }
         Ready::Rados(appends) => append_to_objects(orders, &appends, end, &counter).await?,
     }
@@ -236,7 +237,7 @@ async fn append(
             Ok::<(), BenchError>(())
         }
     });
-    try_join_all(tasks).await.map(drop)
+    together(tasks).await.map(drop)
 }
 
 /// Appends to RADOS objects without a log, one entry by each operation.
@@ -254,7 +255,7 @@ async fn append_to_objects(
         }
         Ok::<(), BenchError>(())
     });
-    try_join_all(tasks).await.map(drop)
+    together(tasks).await.map(drop)
 }
 
 /// Appends the time of each append, so that who follows knows how old it is.
@@ -312,7 +313,7 @@ async fn read(
         }
         Ok(())
     });
-    try_join_all(tasks).await.map(drop)
+    together(tasks).await.map(drop)
 }
 
 async fn read_objects(
@@ -343,5 +344,5 @@ async fn read_objects(
             Ok(())
         }
     });
-    try_join_all(tasks).await.map(drop)
+    together(tasks).await.map(drop)
 }

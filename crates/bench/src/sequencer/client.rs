@@ -12,8 +12,9 @@ use super::point::Subject;
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
 use crate::kit::peer::{etcd, redis};
+use crate::kit::process::{self, together};
+use crate::kit::server;
 use crate::kit::span::Spans;
-use crate::kit::{process, server};
 
 /// The cached positions between two looks at the clock.
 const UNTIMED: u64 = 4096;
@@ -114,7 +115,7 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                 let tasks = sequencers.iter().flat_map(|sequencer| (0..orders.depth).map(move |_| sequencer));
                 let tasks =
                     tasks.map(|sequencer| repeat(&counter, 1, async move || Ok(sequencer.next().await?)));
-                try_join_all(tasks).await?;
+                together(tasks).await?;
             }
             counter.borrow_mut().tally.grants =
                 sequencers.iter().map(|sequencer| sequencer.statistics().grants).sum();
@@ -129,13 +130,13 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                     Ok(connection.count_up(NAME, orders.depth).await? + 1 - depth)
                 })
             });
-            try_join_all(tasks).await?;
+            together(tasks).await?;
         }
         Ready::Etcd(clients) => {
             let tasks = clients.into_iter().map(|mut client| {
                 repeat(&counter, 1, async move || client.put(NAME.into(), bytes::Bytes::new()).await)
             });
-            try_join_all(tasks).await?;
+            together(tasks).await?;
         }
     }
     let Counter { mut tally, latencies, .. } = counter.into_inner();
@@ -177,23 +178,9 @@ async fn cached(sequencer: &Sequencer, counter: &mut Counter) -> Result<(), Benc
         if begun >= counter.end {
             return Ok(());
         }
-        let (mut first, mut next) = (u64::MAX, u64::MAX);
-        let mut taken = 0;
-        while taken < UNTIMED {
-            let Some(position) = sequencer.try_next() else { break };
-            // What is not in a row was passed on in between.
-            if position != next {
-                if first != u64::MAX {
-                    counter.tally.exact.add(first, next);
-                }
-                first = position;
-            }
-            next = position + 1;
-            taken += 1;
-        }
+        let (taken, next) = take_untimed(sequencer, &mut counter.tally.exact);
         let now = Instant::now();
         if taken > 0 {
-            counter.tally.exact.add(first, next);
             counter.tally.positions += taken;
             let each = (now - begun) / taken as u32;
             counter.latencies.record_many(each, taken);
@@ -210,4 +197,30 @@ async fn cached(sequencer: &Sequencer, counter: &mut Counter) -> Result<(), Benc
             }
         }
     }
+}
+
+/// Takes up to [`UNTIMED`] single positions. Returns how many, and the position after the last one.
+///
+/// This is a function of its own so that the sequencer is known by a register. A task that waits in between would look it up in its memory
+/// again for each position, since an atomic instruction comes in between, and that would be measured too.
+#[inline(never)]
+fn take_untimed(sequencer: &Sequencer, exact: &mut Spans) -> (u64, u64) {
+    let (mut first, mut next) = (u64::MAX, u64::MAX);
+    let mut taken = 0;
+    while taken < UNTIMED {
+        let Some(position) = sequencer.try_next() else { break };
+        // What is not in a row was passed on in between.
+        if position != next {
+            if first != u64::MAX {
+                exact.add(first, next);
+            }
+            first = position;
+        }
+        next = position + 1;
+        taken += 1;
+    }
+    if taken > 0 {
+        exact.add(first, next);
+    }
+    (taken, next)
 }

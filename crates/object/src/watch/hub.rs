@@ -6,6 +6,9 @@
 //! writer waits for a watcher. The queues of objects are bounded: changes beyond are told as gaps, notifications
 //! refused.
 //!
+//! A change that may be told at once to a few watchers is handed to them by its writer, after it has released the object's lock
+//! ([`Hub::changed_now`]): waking the thread would take the writer as long, and the watchers would wait for it.
+//!
 //! For an object that nobody watches, an engine pays one relaxed load ([`Hub::is_watched`]).
 //!
 //! The lock of the hub's state is taken inside of an object's lock. While it is held no other lock is taken but that of
@@ -43,6 +46,8 @@ const NOTIFICATION_BYTES_MAX: usize = 32 << 20;
 const AWAITED_MAX: usize = 1 << 20;
 /// The number of watchers that are looked up at a time when an event is delivered.
 const BATCH: usize = 256;
+/// The number of watchers of an object, and of its items at a time, that a writer delivers to itself.
+const FEW: usize = 4;
 
 /// The watchers of the objects that a process keeps.
 pub struct Hub {
@@ -219,29 +224,58 @@ impl Hub {
     /// the order of the changes. If that fails, the object's watches end with its error.
     pub fn changed(&self, object: &ObjectId, version: u64, durable: Reply<()>) {
         let mut state = self.shared.lock();
-        let sequence = state.sequence;
-        let Some(watched) = state.objects.get_mut(object) else { return };
-        let full = watched.items.len() >= CHANGES_MAX;
-        match watched.items.back_mut() {
-            Some(Item {
-                sequence: last,
-                durable: last_durable,
-                content: Content::Changed { version: latest, skipped },
-            }) if full => {
-                (*last, *last_durable, *latest) = (sequence, durable, version);
-                *skipped += 1;
-            }
-            Some(Item { sequence: last, durable: last_durable, content: Content::Gap(gap) }) if full => {
-                (*last, *last_durable) = (sequence, durable);
-                gap.extend(slow(version, 1));
-            }
-            _ => {
-                let content = Content::Changed { version, skipped: 0 };
-                watched.items.push_back(Item { sequence, durable, content });
-            }
+        if state.add_change(object, version, durable) {
+            self.shared.queue(state, object);
         }
-        state.sequence += 1;
-        self.shared.queue(state, object);
+    }
+
+    /// Reports a change as [`Hub::changed`] does, which may be told at once. Returns true if the caller is to call [`Hub::deliver`] as
+    /// soon as it has released the object's lock: until then nothing of the object is told.
+    #[must_use]
+    pub fn changed_now(&self, object: &ObjectId, version: u64) -> bool {
+        let mut state = self.shared.lock();
+        if !state.add_change(object, version, Reply::ready(Ok(()))) {
+            return false;
+        }
+        let delivers = state.objects.get_mut(object).is_some_and(|watched| {
+            let delivers = !watched.queued && watched.watchers.len() <= FEW;
+            // From here on it is in the caller's hands.
+            watched.queued |= delivers;
+            delivers
+        });
+        if !delivers {
+            self.shared.queue(state, object);
+        }
+        delivers
+    }
+
+    /// Hands the items of an object to its watchers, as [`Hub::changed_now`] has asked for. What is more than a few, or may not be told
+    /// yet, is left to the thread.
+    pub fn deliver(&self, object: &ObjectId) {
+        let mut wakers = Vec::new();
+        for _ in 0..FEW {
+            let mut state = self.shared.lock();
+            let item = state.objects.get_mut(object).and_then(|watched| watched.items.pop_front());
+            let Some(mut item) = item else { return self.shared.settle(&mut state, object) };
+            drop(state);
+            let durable = Pin::new(&mut item.durable).poll(&mut Context::from_waker(Waker::noop()));
+            match durable {
+                Poll::Ready(Ok(())) => self.shared.deliver(object, item, &mut wakers),
+                Poll::Ready(Err(error)) => self.shared.fail(object, &error, &mut wakers),
+                Poll::Pending => {
+                    if let Some(watched) = self.shared.lock().objects.get_mut(object) {
+                        watched.items.push_front(item);
+                    }
+                    break;
+                }
+            }
+            wakers.drain(..).for_each(Waker::wake);
+        }
+        let mut state = self.shared.lock();
+        // Now it is in the thread's list, and stays queued, or is settled if nothing is left.
+        self.shared.settle(&mut state, object);
+        drop(state);
+        self.shared.wake.notify_one();
     }
 
     /// Reports that changes or notifications of an object are missing here, behind all that was reported before. For engines
@@ -381,6 +415,35 @@ impl Hub {
                 waker.wake();
             }
         }
+    }
+}
+
+impl State {
+    /// Adds a change to the items of an object. Returns false if nobody watches it.
+    fn add_change(&mut self, object: &ObjectId, version: u64, durable: Reply<()>) -> bool {
+        let sequence = self.sequence;
+        let Some(watched) = self.objects.get_mut(object) else { return false };
+        let full = watched.items.len() >= CHANGES_MAX;
+        match watched.items.back_mut() {
+            Some(Item {
+                sequence: last,
+                durable: last_durable,
+                content: Content::Changed { version: latest, skipped },
+            }) if full => {
+                (*last, *last_durable, *latest) = (sequence, durable, version);
+                *skipped += 1;
+            }
+            Some(Item { sequence: last, durable: last_durable, content: Content::Gap(gap) }) if full => {
+                (*last, *last_durable) = (sequence, durable);
+                gap.extend(slow(version, 1));
+            }
+            _ => {
+                let content = Content::Changed { version, skipped: 0 };
+                watched.items.push_back(Item { sequence, durable, content });
+            }
+        }
+        self.sequence += 1;
+        true
     }
 }
 

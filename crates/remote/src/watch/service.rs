@@ -1,7 +1,7 @@
 //! The server side of the service.
 //!
-//! A thread of the service's own takes the events from the queues of the watches and hands them to the connections, so
-//! neither writers nor the connections' threads wait for it.
+//! An event goes from the queue of its watch to the connection on the thread that has put it into the queue (`relay.rs`), most often that of
+//! the store's hub: no writer waits for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
-use futures::channel::mpsc;
-use futures::future::{AbortHandle, Abortable, BoxFuture, FutureExt, poll_fn};
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::future::{AbortHandle, Abortable, FutureExt, poll_fn};
 use nacre_object::watch::{
     Allowance, Event, Notification, Notified, Watch, WatchOptions, check_notification,
 };
@@ -21,6 +19,7 @@ use nacre_rpc::server::Publisher;
 use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, control};
 use parking_lot::Mutex;
 
+use super::relay::Relay;
 use super::wire::{self, Began, Report};
 use crate::members::Membership;
 
@@ -53,8 +52,6 @@ pub struct WatchService {
     watches: Arc<Count>,
     notifies: Arc<Count>,
     totals: Arc<Totals>,
-    /// The way to the thread that hands events to connections; `None` once it could not be started.
-    forwarder: Mutex<Option<mpsc::UnboundedSender<BoxFuture<'static, ()>>>>,
 }
 
 /// A reader of a service's counters, for reports.
@@ -224,7 +221,6 @@ impl WatchService {
             watches: Count::new(WATCHES_MAX),
             notifies: Count::new(NOTIFIES_MAX),
             totals: Arc::default(),
-            forwarder: Mutex::default(),
         }
     }
 
@@ -243,38 +239,6 @@ impl WatchService {
         }
         let text = format!("object \"{object}\" is kept by another member of the store");
         Err(StoreError::new(ErrorKind::Invalid, text))
-    }
-
-    /// Has a watch's events handed to its connection.
-    fn forward(&self, work: BoxFuture<'static, ()>) -> Result<(), StoreError> {
-        let mut forwarder = self.forwarder.lock();
-        if let Some(sender) = &*forwarder {
-            // The thread lasts as long as this sender.
-            return sender.unbounded_send(work).map_err(|_| ended());
-        }
-        let (sender, mut receiver) = mpsc::unbounded::<BoxFuture<'static, ()>>();
-        let started = std::thread::Builder::new().name("nacre-watches".to_owned()).spawn(move || {
-            futures::executor::block_on(async move {
-                let mut watches = FuturesUnordered::new();
-                let mut open = true;
-                while open || !watches.is_empty() {
-                    futures::select! {
-                        work = receiver.next() => match work {
-                            Some(work) => watches.push(work),
-                            None => open = false,
-                        },
-                        _ = watches.select_next_some() => {}
-                    }
-                }
-            });
-        });
-        started.map_err(|error| {
-            let text = format!("cannot start the thread that hands events to connections: {error}");
-            StoreError::new(ErrorKind::Io, text)
-        })?;
-        let sent = sender.unbounded_send(work).map_err(|_| ended());
-        *forwarder = Some(sender);
-        sent
     }
 
     fn watch(
@@ -329,7 +293,7 @@ impl WatchService {
         let version = watch.version();
         let (abort, registration) = AbortHandle::new_pair();
         let work = forward(watch, publisher, line.clone(), tray.clone(), self.totals.clone());
-        self.forward(Abortable::new(work, registration).map(drop).boxed())?;
+        Relay::start(Abortable::new(work, registration).map(drop).boxed());
         if connection.watching.len() >= CONNECTION_WATCHES_MAX {
             connection.watching.retain(|_, watching| watching.tray.state.lock().counted.is_some());
             let watching = &connection.watching;
@@ -359,10 +323,6 @@ impl WatchService {
             control::put_error(outbox, id, &error);
         }
     }
-}
-
-fn ended() -> StoreError {
-    StoreError::new(ErrorKind::Closed, "the server is shutting down")
 }
 
 /// Hands the events of a watch to its connection, as far as the client takes them.

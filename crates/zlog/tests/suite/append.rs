@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nacre_object::ErrorKind;
+use nacre_object::{ErrorKind, WriteOp};
 use nacre_zlog::limit::ENTRY_BYTES_MAX;
 use nacre_zlog::{
     Entry, FollowOptions, Log, LogError, Options, Sequencer as _, Slot, StoreSequencer, layout,
@@ -36,6 +36,33 @@ async fn what_is_appended_is_read_in_order() {
         }
         assert_eq!(log.read(1000).await, Ok(Slot::Unwritten));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_task_appends_for_many_writers_is_written_together() {
+    let writes = Arc::new(AtomicU64::new(0));
+    let counted = writes.clone();
+    let store = Faulty::new(move |_, transaction| {
+        let is_of_entries =
+            |write: &WriteOp| matches!(write, WriteOp::Extents { fork, .. } if fork.as_bytes() == b"data");
+        counted.fetch_add(u64::from(transaction.writes.iter().any(is_of_entries)), Ordering::Relaxed);
+        Fate::Done
+    });
+    let log = log_on(store, 1, 1).await;
+    let writers = (0..1000).map(|writer| {
+        let log = &log;
+        async move {
+            let first = log.append(entry(writer)).await?;
+            let second = log.append(entry(writer)).await?;
+            Ok::<_, LogError>((first, second))
+        }
+    });
+    let appended = futures::future::try_join_all(writers).await.unwrap();
+    let firsts: Vec<u64> = appended.iter().map(|(first, _)| *first).collect();
+    assert_eq!(firsts, (0..1000).collect::<Vec<u64>>());
+    assert_eq!(read_all(&log).await.len(), 2000);
+    // However many of them there are: the runtime's limit of what a task does at a time divides neither entries nor replies.
+    assert_eq!(writes.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -40,7 +40,7 @@ fn with_noted_reads() -> (Arc<Faulty>, Reads) {
 #[tokio::test(start_paused = true)]
 async fn a_read_asks_once_and_for_as_many_bytes_as_entries_of_one_length_have() {
     let (store, reads) = with_noted_reads();
-    let log = log_on(store, 2, 1).await;
+    let log = log_on(store, 10, 1).await;
     for number in 0..10 {
         log.append(Entry::new(vec![number; 4096])).await.unwrap();
     }
@@ -51,6 +51,27 @@ async fn a_read_asks_once_and_for_as_many_bytes_as_entries_of_one_length_have() 
     }
     // The head of a packet, the number of tags, and the entry: what is asked for beyond them would have to be copied.
     assert_eq!(*reads.lock(), [(true, vec![8 + 1 + 4096])]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_entries_beside_those_that_were_read_no_index_is_read() {
+    let (store, reads) = with_noted_reads();
+    let log = log_on(store.clone(), 2, 64).await;
+    for number in 0..100 {
+        log.append(Entry::new(vec![number; 4096])).await.unwrap();
+    }
+    let log = open(&store).await;
+    reads.lock().clear();
+    for number in (0..100).rev() {
+        let entry = Entry::new(vec![number; 4096]);
+        assert_eq!(log.read(u64::from(number)).await, Ok(Slot::Entry(entry)));
+    }
+    // Two of each object: the first entry, and the second with the others beside it.
+    assert_eq!(reads.lock().iter().filter(|(index, _)| *index).count(), 4);
+    // What is trimmed since is not taken for what was there.
+    log.trim(7).await.unwrap();
+    assert_eq!(log.read(7).await, Ok(Slot::Trimmed));
+    assert_eq!(log.read(8).await, Ok(Slot::Entry(Entry::new(vec![8; 4096]))));
 }
 
 #[tokio::test(start_paused = true)]
