@@ -264,7 +264,10 @@ impl ActiveRank {
         {
             return out.push(Output::Reply(ticket, Reply::Exhausted));
         }
-        self.rate.count(now);
+        // What another rank says is no load.
+        if call != Call::Expect {
+            self.rate.count(now);
+        }
         self.admit(now, ticket, session, id, call, out);
     }
 
@@ -287,7 +290,9 @@ impl ActiveRank {
             }
             Some(Entry::Loading(calls) | Entry::Creating(_, calls)) => calls.push((ticket, session, call)),
             Some(Entry::Live(live)) => {
-                live.rate.count(now);
+                if call != Call::Expect {
+                    live.rate.count(now);
+                }
                 self.call_live(now, ticket, session, id, call, out);
             }
         }
@@ -308,6 +313,10 @@ impl ActiveRank {
         match call {
             Call::Create(_) => reply(out, Reply::Exists),
             Call::Move(to, mode) => return self.begin_move(now, ticket, id, (to, mode), out),
+            Call::Expect => {
+                live.sequencer.want(0);
+                reply(out, Reply::Done);
+            }
             Call::Look if !live.leaving => {
                 let shown = match self.sequencers.get(id) {
                     Some(Entry::Live(live)) => self.shown(id, live),

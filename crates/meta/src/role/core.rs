@@ -17,7 +17,13 @@ use crate::clock;
 use crate::load::{RankLoad, Rate};
 use crate::place::{Caller, Mode, Place, RankNumber, Way};
 use crate::service::{ActiveRank, Call, Migrations, Output, Reply, Shown, StoreOrder};
-use crate::wire::{self, Attach, Attached, Revoked};
+use crate::wire::{self, Attach, Attached, Moving, Revoked};
+
+/// The most sessions that are told of a migration before it, and the most migrations that are told of in a time: other clients are
+/// redirected.
+const TOLD_SESSIONS_MAX: usize = 1024;
+const TOLD_MAX: u32 = 16;
+const TOLD_TIME: Duration = Duration::from_secs(1);
 
 /// The parts of the role that its connections and its thread share.
 pub(super) struct Shared {
@@ -66,6 +72,8 @@ pub(super) struct Core {
     /// The requests that were forwarded to other ranks.
     forwarded: u64,
     forwarded_rate: Rate,
+    /// The migrations that sessions were told of since a time.
+    told: (Duration, u32),
     /// The programs that decide about sequencers whose policy is one.
     pub programs: Option<Arc<dyn Programs>>,
     out: Vec<Output>,
@@ -134,6 +142,7 @@ impl Core {
             takeovers: 0,
             forwarded: 0,
             forwarded_rate: Rate::default(),
+            told: (Duration::ZERO, 0),
             programs: None,
             out: Vec::new(),
         }
@@ -412,6 +421,29 @@ impl Shared {
         }
     }
 
+    /// Tells sessions that a sequencer is about to move, so that those who use it begin one with the other rank before they need it.
+    fn tell(&self, id: &ObjectId, to: RankNumber, mode: Mode) {
+        let (now, mut core) = (clock::now(), self.core.lock());
+        if now >= core.told.0 + TOLD_TIME {
+            core.told = (now, 0);
+        }
+        if mode == Mode::Proxy || core.told.1 >= TOLD_MAX || core.attached.len() > TOLD_SESSIONS_MAX {
+            return;
+        }
+        core.told.1 += 1;
+        let moving = wire::moving(&Moving { to, mode, id: id.clone() });
+        for bound in core.attached.values() {
+            bound.publisher.push(moving.clone());
+        }
+    }
+
+    /// Tells another rank that a sequencer is its own now. If that does not reach it, it learns of it by the first request.
+    pub async fn expect(&self, rank: RankNumber, id: &ObjectId) {
+        if let Err(error) = self.peers.call(rank, id, Call::Expect).await {
+            tracing::debug!("metadata rank {rank} was not told that it has \"{id}\": {error}");
+        }
+    }
+
     /// Moves a sequencer to another rank. Returns the reply when the store has it.
     ///
     /// # Errors
@@ -425,6 +457,9 @@ impl Shared {
         if to != self.rank {
             // Looked for before anything waits for it.
             self.peers.reach(to).await?;
+            // Clients connect to it while it is asked once more, and while the record is written.
+            self.tell(id, to, mode);
+            self.peers.answers(to).await?;
         }
         match self.call(0, None, id, Call::Move(to, mode)) {
             Ok(Begun::Answered(reply)) => Ok(reply),

@@ -13,6 +13,7 @@ use super::authority::{Authority, AuthorityStore};
 use super::core::{Shared, State};
 use super::record::{self, Actor, OrderOutcome};
 use crate::clock;
+use crate::place::RankNumber;
 use crate::service::{Record, StoreOrder};
 
 /// The pause after the first failed attempt of an order; it doubles with each further failure.
@@ -133,7 +134,8 @@ enum CompletedOrder {
     Created(Option<Record>),
     Written,
     Removed,
-    Moved,
+    /// A record that is another rank's now, or this one's again.
+    Moved(RankNumber),
 }
 
 /// Runs until `stopped` is dropped.
@@ -307,7 +309,7 @@ async fn carry_out(
             }
             StoreOrder::Move(before, after) => {
                 let moved = record::hand_over(&*store, &id, epoch, before, after).await;
-                moved.map(|end| end.map(|()| CompletedOrder::Moved))
+                moved.map(|end| end.map(|()| CompletedOrder::Moved(after.place.rank)))
             }
         };
         match done {
@@ -321,13 +323,14 @@ async fn carry_out(
     }
 }
 
-fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<CompletedOrder>) {
+fn finish(shared: &Arc<Shared>, epoch: u64, id: &ObjectId, ending: OrderOutcome<CompletedOrder>) {
     let mut core = shared.core.lock();
     let now = clock::now();
     let State::Active(rank, _) = &core.state else { return };
     if rank.epoch() != epoch {
         return;
     }
+    let is_used = rank.is_used(now, id);
     let carried = match ending {
         OrderOutcome::Done(carried) => carried,
         OrderOutcome::Gone => return core.with_rank(|rank, out| rank.removed(id, out)),
@@ -336,12 +339,20 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Compl
             return core.step_down(Vec::new());
         }
     };
+    // One that nobody uses waits for whoever does.
+    if let CompletedOrder::Moved(to) = carried
+        && to != shared.rank
+        && is_used
+    {
+        let (shared, id) = (shared.clone(), id.clone());
+        tokio::spawn(async move { shared.expect(to, &id).await });
+    }
     core.with_rank(|rank, out| match carried {
         CompletedOrder::Loaded(record) => rank.loaded(now, id, record, out),
         CompletedOrder::Created(created) => rank.created(now, id, created, out),
         CompletedOrder::Written => rank.written(now, id, out),
         CompletedOrder::Removed => rank.removed(id, out),
-        CompletedOrder::Moved => rank.moved(now, id, out),
+        CompletedOrder::Moved(_) => rank.moved(now, id, out),
     });
 }
 

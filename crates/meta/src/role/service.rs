@@ -338,7 +338,7 @@ impl Service for MetaService {
     ) -> Handled<Self::Pending> {
         let known = (wire::RENEW.code..=wire::MOVE.code).contains(&request.kind.code)
             && request.kind != wire::LAPSED
-            || matches!(request.kind, wire::ATTACH | wire::LOAD);
+            || matches!(request.kind, wire::ATTACH | wire::LOAD | wire::EXPECT);
         if !known {
             control::put_error(outbox, request.id, &request.unsupported());
             return Handled::Uncounted;

@@ -47,6 +47,9 @@ pub enum Call {
     Assert(Grant),
     /// Moves it to another rank.
     Move(RankNumber, Mode),
+    /// Says that it has just been moved to this rank, by the one that had it: it is loaded, and positions are reserved, before a client
+    /// asks for any.
+    Expect,
 }
 
 /// A sequencer as it is shown.

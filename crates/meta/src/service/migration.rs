@@ -3,7 +3,8 @@
 //!
 //! 1. The sequencer is *frozen*: what was accepted before is answered, later requests wait, and its holder is asked for it.
 //! 2. When nobody holds it, one transaction writes its exact tail and its new place, and fences this rank.
-//! 3. Whoever waits is told the new place. The other rank loads the record with the first request.
+//! 3. Whoever waits is told the new place, and the other rank that the sequencer is its own ([`Call::Expect`]): it loads the record and
+//!    reserves positions while clients turn to it. If that does not reach it, it does so with the first request.
 //!
 //! The record decides at each moment who has the authority. A rank that crashes before the transaction leaves the sequencer
 //! to its successor, one that crashes after it leaves it to the other rank. Nobody needs to know how a migration went.
@@ -20,6 +21,9 @@ use crate::place::{Mode, Place, RankNumber};
 /// The time for which a rank answers by what it knows of the place of a sequencer that it has no authority over. Others may
 /// have moved it on since.
 const KNOWN: Duration = Duration::from_millis(100);
+
+/// The rate of requests below which nobody uses a sequencer: that which is left of one request after half a minute.
+const USED_PER_SECOND_MIN: f64 = 1e-3;
 
 /// The most requests that wait for one migration. They are kept until it ends, since a migration goes on for whoever asked for
 /// it and is gone.
@@ -57,8 +61,8 @@ pub struct Migrations {
 /// Returns whether a call is answered by what was known at a time of the place of its sequencer.
 pub(super) fn is_known(call: &Call, now: Duration, since: Duration) -> bool {
     // Whoever is sent to a rank that has it no more is told so there. Whoever makes it is told that it exists, which is to be
-    // true: it may just have been removed there.
-    now < since + KNOWN && !matches!(call, Call::Create(_))
+    // true: it may just have been removed there. Whoever has handed it over knows better.
+    now < since + KNOWN && !matches!(call, Call::Create(_) | Call::Expect)
 }
 
 /// Returns the reply to a call about a sequencer that another rank has authority over.
@@ -153,6 +157,12 @@ impl ActiveRank {
         if matches!(self.sequencers.get(id), Some(Entry::Elsewhere(..))) {
             self.sequencers.remove(id);
         }
+    }
+
+    /// Returns whether there were requests for a sequencer lately, or some wait.
+    pub fn is_used(&self, now: Duration, id: &ObjectId) -> bool {
+        let Some(Entry::Live(live)) = self.sequencers.get(id) else { return false };
+        live.rate.per_second(now) >= USED_PER_SECOND_MIN || self.capabilities.waiting(id) > 0
     }
 
     /// Returns the counts of migrations.

@@ -270,6 +270,7 @@ fn records_and_messages_stay_the_same_as_bytes() {
             Call::Release(5, 6),
             Call::Read,
             Call::Move(7, Mode::ProxyHalf),
+            Call::Expect,
         ] {
             let frame = frame(|outbox| wire::put_call(outbox, 9, &id, &call));
             assert_eq!(wire::get_call(frame.kind, &frame.body), Ok((id.clone(), call)));
@@ -464,6 +465,45 @@ fn a_sequencer_is_frozen_and_its_tail_goes_to_the_other_rank() {
         Some(Reply::Positions { first, .. }) => assert!(first > 23, "{first}"),
         reply => panic!("{reply:?}"),
     }
+}
+
+#[test]
+fn a_rank_that_is_told_of_a_sequencer_is_ready_before_anybody_asks() {
+    let mut other = At::new(1, Some(Record { reserved: 23, ..Record::default() }));
+    other.rank = ActiveRank::numbered(2, 1, LEASE);
+    let before = Some(Reply::Elsewhere(Place::default()));
+    assert_eq!(other.call(9, Call::Next(1)), before);
+    let place = Place::default().moved(2, Mode::Client);
+    other.record = Some(Record { reserved: 23, place, ..Record::default() });
+    assert_eq!(other.call(9, Call::Next(1)), before, "it has looked a moment ago");
+    let used = other.rank.load(other.now, 1).requests_per_second;
+    // Whoever has handed it over knows better.
+    assert_eq!(other.call(8, Call::Expect), Some(Reply::Done));
+    assert!(other.record.unwrap().reserved > 23, "{:?}", other.record);
+    let load = other.rank.load(other.now, 1);
+    assert_eq!((load.requests_per_second, load.resources[0].requests_per_second), (used, 0.0));
+    let reply = other.rank.next_at_once(other.now, &At::id(), 1, &mut Vec::new());
+    assert!(matches!(reply, Some(Reply::Positions { first: 23, .. })), "{reply:?}");
+    assert!(other.rank.is_used(other.now, &At::id()));
+    // It may come late: the sequencer is not there any more.
+    other.rank = ActiveRank::numbered(3, 1, LEASE);
+    assert_eq!(other.call(8, Call::Expect), Some(Reply::Elsewhere(place)));
+    assert!(!other.rank.is_used(other.now, &At::id()));
+}
+
+#[test]
+fn what_a_session_is_told_is_read_as_it_was_written() {
+    let id: ObjectId = "a".parse().unwrap();
+    for mode in [Mode::Client, Mode::Proxy, Mode::ProxyHalf] {
+        let moving = wire::Moving { to: 1023, mode, id: id.clone() };
+        let event = wire::moving(&moving);
+        assert_eq!(wire::get_moving(&event), Ok(moving));
+        assert!(wire::get_revoked(&event).is_err(), "earlier versions take it for nothing");
+    }
+    let revoked = wire::Revoked { grant: 5, quota: Some(3), id: id.clone() };
+    assert!(wire::get_moving(&wire::revoked(&revoked)).is_err());
+    // A session with a rank takes a thread.
+    assert!(wire::get_moving(&wire::moving(&wire::Moving { to: 1024, mode: Mode::Client, id })).is_err());
 }
 
 #[test]
