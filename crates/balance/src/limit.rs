@@ -19,7 +19,7 @@ pub const FURTHER_METRICS_MAX: usize = 32;
 /// The maximum length of the name of a further metric, in bytes.
 pub const METRIC_NAME_BYTES_MAX: usize = 64;
 /// The maximum number of resources that a policy's own selector is offered at a tick.
-pub const OFFERED_MAX: usize = 1024;
+pub const OFFERED_MAX: usize = 512;
 /// The number of targets times resources that a policy's own selector is offered at most.
 pub const OFFERS_MAX: usize = 1 << 18;
 /// The number of ranks that are decided for times that of ranks whose metrics are seen, in one call of a policy for several ranks: its

@@ -4,13 +4,14 @@ end
 -- of the libraries it takes before the policy runs, which may change any global.
 local nacre, objclass, string, table, math = nacre, objclass, string, table, math
 local type, pairs, tostring, error, pcall, select = type, pairs, tostring, error, pcall, select
-local rawget, rawset, setmetatable, env = rawget, rawset, setmetatable, _G
+local next, rawget, rawset, setmetatable, env = next, rawget, rawset, setmetatable, _G
 local unpack, unpack_table = string.unpack, table.unpack
+local tointeger, math_type, huge = math.tointeger, math.type, math.huge
 local STATE_BYTES_MAX = 4096
 -- The kinds of resources, by their numbers in the input.
 local KINDS = { [0] = "subtree", "sequencer", "group" }
--- The number of pairs that are packed at a time.
-local PAIRS_MAX = 1000
+-- The number of pairs that are packed at a time: what comes of them needs no buffer of its own.
+local PAIRS_MAX = 64
 
 -- Returns the part of the input at a place, which begins with its length, and the place behind it.
 local function section(bytes, at)
@@ -36,7 +37,7 @@ local function read_rows(bytes, at, count, names)
   for rank = 0, count - 1 do
     local a, b, c, d, e, f, g, h, i, j, k, rest = unpack("<ddddddddddd", bytes, at)
     local row = {
-      load = 0.0, req_rate = a, queue_len = b, cpu_load_avg = c, cpu_load_inst = d, mem = e, ["auth.meta_load"] = f,
+      req_rate = a, queue_len = b, cpu_load_avg = c, cpu_load_inst = d, mem = e, ["auth.meta_load"] = f,
       ["all.meta_load"] = g, ["load.subtree"] = h, ["load.sequencer"] = i, ["load.group"] = j, resources = k,
     }
     for number = 12, #names do row[names[number]], rest = unpack("<d", bytes, rest) end
@@ -45,52 +46,111 @@ local function read_rows(bytes, at, count, names)
   return rows
 end
 
--- Returns tables that show the metrics of ranks to the policy for one rank after the other, and a function that takes out again
--- what the policy has written there.
-local function shared_rows(rows, count)
-  local shown, written = {}, {}
+-- Shows the metrics of ranks to the policy for one rank. What counts as the load of a rank is worked out when it is first looked at,
+-- by `view.load_of`, and is 0 before there is such a function. `view.rows` returns the metrics, `view.set_load` sets a load, and
+-- `view.forget_loads` takes out those that the policy itself has set.
+local function show_once(view, read)
+  local rows
+  view.rows = function()
+    local numbers = {}
+    rows = read()
+    local shared = {
+      __index = function(row, key)
+        if key ~= "load" then return nil end
+        if view.load_of == nil then return 0.0 end
+        row.load = view.load_of(numbers[row])
+        return row.load
+      end,
+      __pairs = function(row)
+        local together = { load = row.load }
+        local key, value = next(row)
+        while key ~= nil do
+          together[key] = value
+          key, value = next(row, key)
+        end
+        return pairs(together)
+      end,
+      __metatable = false,
+    }
+    for rank = 0, view.count - 1 do
+      local row = rows[rank]
+      numbers[row] = rank
+      setmetatable(row, shared)
+    end
+    return rows
+  end
+  view.set_load = function(rank, value) rows[rank].load = value end
+  view.forget_loads = function()
+    for rank = 0, view.count - 1 do rows[rank].load = nil end
+  end
+end
+
+-- Shows the metrics of ranks to the policy for one rank after the other, as `show_once` does, in the same tables. What the policy
+-- writes is in front of the metrics, and is taken out before the next rank has its turn.
+local function show_often(view, read)
+  local all, shown, written, worked_out = read(), {}, {}, {}
   local function write(row, key, value)
     written[#written + 1], written[#written + 2] = row, key
     rawset(row, key, value)
   end
-  for rank = 0, count - 1 do
-    local metrics, row = rows[rank], { load = 0.0 }
-    metrics.load = nil
-    local function all()
-      local merged = {}
-      for key, value in pairs(metrics) do merged[key] = value end
+  for rank = 0, view.count - 1 do
+    local metrics, row = all[rank], {}
+    setmetatable(metrics, {
+      __index = function(_, key)
+        if key ~= "load" then return nil end
+        if view.load_of == nil then return 0.0 end
+        local load = view.load_of(rank)
+        metrics.load = load
+        worked_out[#worked_out + 1] = metrics
+        return load
+      end,
+    })
+    local function merged()
+      local load, together = row.load, {}
+      for key, value in pairs(metrics) do together[key] = value end
       for k = 1, #written, 2 do
-        if written[k] == row then merged[written[k + 1]] = rawget(row, written[k + 1]) end
+        if written[k] == row then together[written[k + 1]] = rawget(row, written[k + 1]) end
       end
-      merged.load = rawget(row, "load")
-      return pairs(merged)
+      together.load = load
+      return pairs(together)
     end
-    shown[rank] = setmetatable(row, { __index = metrics, __newindex = write, __pairs = all, __metatable = false })
+    shown[rank] = setmetatable(row, { __index = metrics, __newindex = write, __pairs = merged, __metatable = false })
   end
-  local function restore()
+  view.rows = function()
     for k = #written - 1, 1, -2 do
       rawset(written[k], written[k + 1], nil)
       written[k], written[k + 1] = nil, nil
     end
-    for rank = 0, count - 1 do shown[rank].load = 0.0 end
+    for k = #worked_out, 1, -1 do worked_out[k].load, worked_out[k] = nil, nil end
+    return shown
   end
-  return shown, restore
+  view.set_load = function(rank, value)
+    all[rank].load = value
+    worked_out[#worked_out + 1] = all[rank]
+  end
+  view.forget_loads = function()
+    for k = 1, #written, 2 do
+      if written[k + 1] == "load" then rawset(written[k], "load", nil) end
+    end
+  end
 end
 
 -- Returns a load or a target that a policy has computed.
 local function checked(value, what, rank)
+  if math_type(value) == "float" and value >= 0 and value < huge then return value end
   if type(value) ~= "number" then
     error("the " .. what .. " of rank " .. rank .. " is a " .. type(value) .. ", not a number", 0)
   end
-  if value ~= value or value < 0 or value == math.huge then
+  if value ~= value or value < 0 or value == huge then
     error("the " .. what .. " of rank " .. rank .. " is " .. tostring(value) .. "; it must be finite and not negative", 0)
   end
   return value + 0.0
 end
 
 local function rank_of(key)
+  if math_type(key) == "integer" then return key end
   local rank = nil
-  if type(key) == "number" then rank = math.tointeger(key) end
+  if type(key) == "number" then rank = tointeger(key) end
   if rank == nil then error("the key " .. tostring(key) .. " of its targets is not the number of a rank", 0) end
   return rank
 end
@@ -98,14 +158,16 @@ end
 -- Returns the targets of a policy in Ceph's form: by ranks, or in the older form one for each rank, the first for rank 0.
 local function returned_targets(result, count)
   if type(result) ~= "table" then error("it returned a " .. type(result) .. ", not a table of targets", 0) end
-  local found, number = {}, 0
+  local found, number, least, greatest = {}, 0, 0, 0
   for key, value in pairs(result) do
     local rank = rank_of(key)
     found[rank] = checked(value, "target", rank)
     number = number + 1
+    if rank < least then least = rank elseif rank > greatest then greatest = rank end
   end
   local first = 0
   if number == count and found[0] == nil and found[count] ~= nil then first = 1 end
+  if first == 0 and least >= 0 and greatest < count then return found end
   local targets = {}
   for key, value in pairs(found) do
     local rank = key - first
@@ -131,11 +193,12 @@ end
 -- Runs the policy for one rank. Returns the targets, the lines of its log, the packed state that is to be kept if there is a new
 -- one, and whether it wants anything moved.
 local function evaluate(view, me, state, has_rank_beyond)
+  view.load_of = nil
   local count, names, rows = view.count, view.names, view.rows()
   local mds, server = { unpack_table(rows, 1, count - 1) }, { unpack_table(rows, 1, count - 1) }
   mds[0], server[0] = rows[0], rows[0]
-  local beyond = { load = math.huge }
-  for j = 1, #names do beyond[names[j]] = math.huge end
+  local beyond = { load = huge }
+  for j = 1, #names do beyond[names[j]] = huge end
   local neighbours = { __index = function(_, key) if type(key) == "number" then return beyond end end }
   setmetatable(server, neighbours)
   if has_rank_beyond then setmetatable(mds, neighbours) end
@@ -163,22 +226,33 @@ local function evaluate(view, me, state, has_rank_beyond)
     local load, when, where = rawget(env, "load"), rawget(env, "when"), rawget(env, "where")
     if type(where) ~= "function" then where = rawget(env, "targets") end
     local has_functions = type(load) == "function" or type(where) == "function" or type(rawget(env, "home")) == "function"
-    -- What counts as a rank's load comes first, as the rest is about that.
-    local loads = {}
-    for rank = 0, count - 1 do
-      local own
-      env.i = rank
-      if type(load) == "function" then
-        own = load(rank)
-      elseif not has_functions then
-        env.load, env.targets = nil, {}
-        policy_text()
-        own = rawget(env, "load")
+    if type(load) == "function" then
+      view.forget_loads()
+      local function load_of(rank)
+        -- Loads that have not been looked at before are 0 to this function.
+        view.load_of, env.i = nil, rank
+        local own = load(rank)
+        view.load_of, env.i = load_of, me
+        if own == nil then own = server[rank]["all.meta_load"] end
+        return checked(own, "load", rank)
       end
-      if own == nil then own = server[rank]["all.meta_load"] end
-      loads[rank] = checked(own, "load", rank)
+      view.load_of = load_of
+    else
+      -- They come first, as the rest is about them.
+      local loads = {}
+      for rank = 0, count - 1 do
+        local own
+        if not has_functions then
+          env.i, env.load, env.targets = rank, nil, {}
+          policy_text()
+          own = rawget(env, "load")
+        end
+        if own == nil then own = server[rank]["all.meta_load"] end
+        loads[rank] = checked(own, "load", rank)
+      end
+      view.forget_loads()
+      for rank = 0, count - 1 do view.set_load(rank, loads[rank]) end
     end
-    for rank = 0, count - 1 do server[rank].load = loads[rank] end
     env.targets, env.i = {}, me
     if not has_functions then
       begin()
@@ -254,7 +328,7 @@ local function placed(home, resources, me, count)
     local given = home(resources[number])
     if given ~= nil then
       local rank = nil
-      if type(given) == "number" then rank = math.tointeger(given) end
+      if type(given) == "number" then rank = tointeger(given) end
       if rank == nil or rank < 0 or rank >= count then
         error("home returned " .. tostring(given) .. ", which is not the number of a rank", 0)
       end
@@ -277,8 +351,8 @@ local function decide(view, me, state, resources)
     targets, lines, packed, is_wanted = evaluate(view, me, state, true)
   end
   local list = {}
-  for rank = 0, count - 1 do
-    if (targets[rank] or 0) > 0 then list[#list + 1], list[#list + 2] = rank, targets[rank] end
+  for rank, target in pairs(targets) do
+    if target > 0 then list[#list + 1], list[#list + 2] = rank, target end
   end
   local selector, home, choice, name, choices = rawget(env, "howmuch"), rawget(env, "home"), 0, "", {}
   if type(home) == "function" then
@@ -292,7 +366,7 @@ local function decide(view, me, state, resources)
   elseif selector ~= nil then
     error("howmuch is a " .. type(selector) .. "; it must be a function, or the name of a selector", 0)
   end
-  local result = string.pack("<I4", #packed) .. packed .. packed_pairs("I4d", list) .. string.pack("<Bs4", choice, name)
+  local result = string.pack("<I4", #packed) .. packed .. packed_pairs("I4d", list) .. string.pack("<BI4", choice, #name) .. name
   return result .. packed_pairs("I4I4", choices), lines
 end
 
@@ -315,8 +389,9 @@ function run_policy(input, output)
   view.count, ranks, view.now, view.tick, view.names = nacre.unpack(head)
   local begin = at
   at = at + 8 * #view.names * view.count
+  local function read() return read_rows(bytes, begin, view.count, view.names) end
   if ranks == 1 then
-    view.rows = function() return read_rows(bytes, begin, view.count, view.names) end
+    show_once(view, read)
     local me, state, resources
     me, at = unpack("<I4", bytes, at)
     state, at = section(bytes, at)
@@ -326,11 +401,7 @@ function run_policy(input, output)
     output:append(result)
     return
   end
-  local rows, restore = shared_rows(read_rows(bytes, begin, view.count, view.names), view.count)
-  view.rows = function()
-    restore()
-    return rows
-  end
+  show_often(view, read)
   local clear, parts = environment(), {}
   for _ = 1, ranks do
     local me, state, resources
@@ -340,8 +411,13 @@ function run_policy(input, output)
     clear()
     local ok, result, lines = pcall(decide, view, me, state, resources)
     if ok then
-      parts[#parts + 1] = string.pack("<Bs4I4", 1, result, #lines)
-      for k = 1, #lines do parts[#parts + 1] = string.pack("<s4", lines[k]) end
+      parts[#parts + 1] = string.pack("<BI4", 1, #result)
+      parts[#parts + 1] = result
+      parts[#parts + 1] = string.pack("<I4", #lines)
+      for k = 1, #lines do
+        parts[#parts + 1] = string.pack("<I4", #lines[k])
+        parts[#parts + 1] = lines[k]
+      end
     else
       parts[#parts + 1] = "\0"
     end

@@ -2,7 +2,8 @@
 //!
 //! A policy has one of two forms, and both run unchanged: that of Ceph's balancer, whose text returns a table of targets, and
 //! that of the paper (Sevilla et al., *Malacology*, section 6.2, figure 8), whose text or functions `load`, `when` and
-//! `where` fill in `targets`. Instead of those, a function `home` may say of each resource where it belongs. It runs in the machine of object classes without any object, under bounds.
+//! `where` fill in `targets`. Instead of those, a function `home` may say of each resource where it belongs. It runs in the
+//! machine of object classes without any object, under bounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -385,15 +386,15 @@ impl<'a> Reader<'a> {
     }
 
     fn byte(&mut self) -> Option<u8> {
-        self.chunk().map(|[byte]| byte)
+        self.chunk::<1>().map(|[byte]| byte)
     }
 
     fn number(&mut self) -> Option<usize> {
-        self.chunk().map(|bytes| u32::from_le_bytes(bytes) as usize)
+        self.chunk::<4>().map(|bytes| u32::from_le_bytes(bytes) as usize)
     }
 
     fn float(&mut self) -> Option<f64> {
-        self.chunk().map(f64::from_le_bytes)
+        self.chunk::<8>().map(f64::from_le_bytes)
     }
 
     /// Returns bytes behind their length.

@@ -272,6 +272,12 @@ fn ranks_that_are_decided_for_together_do_not_see_each_other() {
         "local sum = 0 mds[1].extra = 5 for _, value in pairs(mds[1]) do sum = sum + value end return { [0] = sum }",
         "BAL_LOG(1, 'rank', whoami) mds = nil pairs = nil return { [0] = whoami }",
         "function load(i) return server[i].req_rate + whoami end function where() targets[0] = server[1].load end",
+        // What counts as a load is asked for where it is looked at, also by what has looked at all metrics before.
+        "function load(i) if i == 2 then error('two') end return i end function where() targets[1] = server[1].load end",
+        "for _ in pairs(server[0]) do end function load() return 2 end function where() targets[1] = server[0].load end",
+        "mds[0].load = 9 function load() return 2 end function where() targets[1] = server[0].load end",
+        "mds[0].load = 9 function where() targets[1] = server[0].load end",
+        "function load(i) return i end function where() for _, v in pairs(server[1]) do targets[1] = (targets[1] or 0) + v end end",
         // Those that fail say so themselves.
         "if whoami == 1 and #mds > 2 then error('one') end return { [0] = 1 }",
     ] {
