@@ -285,8 +285,9 @@ impl ActiveRank {
                 out.push(Output::Reply(ticket, migration::elsewhere(&call, *place)));
             }
             None | Some(Entry::Elsewhere(..)) => {
+                let reserves = matches!(call, Call::Next(_) | Call::Expect);
                 self.sequencers.insert(id.clone(), Entry::Loading(vec![(ticket, session, call)]));
-                out.push(Output::Store(id.clone(), StoreOrder::Load));
+                out.push(Output::Store(id.clone(), StoreOrder::Load { reserves }));
             }
             Some(Entry::Loading(calls) | Entry::Creating(_, calls)) => calls.push((ticket, session, call)),
             Some(Entry::Live(live)) => {
@@ -405,16 +406,38 @@ impl ActiveRank {
 
     /// Takes in what was loaded: a record, or that there is no such sequencer.
     pub fn loaded(&mut self, now: Duration, id: &ObjectId, found: Option<Record>, out: &mut Vec<Output>) {
+        self.take_loaded(now, id, found.map(|record| (record, record.reserved)), out);
+    }
+
+    /// Takes in that a record of this rank was loaded, which nobody caches, and that positions from the tail on were reserved with that.
+    pub fn loaded_ahead(
+        &mut self,
+        now: Duration,
+        id: &ObjectId,
+        record: Record,
+        tail: u64,
+        out: &mut Vec<Output>,
+    ) {
+        self.take_loaded(now, id, Some((record, tail)), out);
+    }
+
+    fn take_loaded(
+        &mut self,
+        now: Duration,
+        id: &ObjectId,
+        found: Option<(Record, u64)>,
+        out: &mut Vec<Output>,
+    ) {
         let Some(Entry::Loading(calls)) = self.sequencers.get_mut(id) else { return };
         let mut calls = std::mem::take(calls);
         match found {
-            Some(record) if record.place.rank != self.rank => {
+            Some((record, _)) if record.place.rank != self.rank => {
                 self.sequencers.insert(id.clone(), Entry::Elsewhere(record.place, now));
                 for (ticket, _, call) in calls {
                     out.push(Output::Reply(ticket, migration::elsewhere(&call, record.place)));
                 }
             }
-            Some(record) => self.begin(now, id, record, true, calls, out),
+            Some(found) => self.begin(now, id, found, true, calls, out),
             None => {
                 let create = calls.iter().position(|(_, _, call)| matches!(call, Call::Create(_)));
                 let later = calls.split_off(create.unwrap_or(calls.len()));
@@ -438,12 +461,15 @@ impl ActiveRank {
         &mut self,
         now: Duration,
         id: &ObjectId,
-        record: Record,
+        (record, tail): (Record, u64),
         held: bool,
         calls: Vec<(Ticket, Option<Session>, Call)>,
         out: &mut Vec<Output>,
     ) {
-        let mut sequencer = Sequencer::new(record.reserved);
+        let mut sequencer = Sequencer::new(tail);
+        if tail < record.reserved {
+            sequencer.reserved_ahead(now, record.reserved);
+        }
         // Its lease may have been asked for just before the earlier rank ended.
         let held_for = record.cached.filter(|_| held);
         if held_for.is_some() {
@@ -475,11 +501,11 @@ impl ActiveRank {
         let (ticket, calls) = (*ticket, std::mem::take(calls));
         if let Some(record) = stored {
             out.push(Output::Reply(ticket, Reply::Done));
-            return self.begin(now, id, record, false, calls, out);
+            return self.begin(now, id, (record, record.reserved), false, calls, out);
         }
         out.push(Output::Reply(ticket, Reply::Exists));
         self.sequencers.insert(id.clone(), Entry::Loading(calls));
-        out.push(Output::Store(id.clone(), StoreOrder::Load));
+        out.push(Output::Store(id.clone(), StoreOrder::Load { reserves: false }));
     }
 
     /// Takes in that the record that was to be written is durable.

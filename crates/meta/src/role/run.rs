@@ -131,6 +131,8 @@ type AuthorityCheckFuture = Pin<Box<dyn Future<Output = (Watcher, AuthorityCheck
 /// An order that was carried out.
 enum CompletedOrder {
     Loaded(Option<Record>),
+    /// A record with which more was reserved, and its tail.
+    LoadedAhead(Record, u64),
     Created(Option<Record>),
     Written,
     Removed,
@@ -292,8 +294,17 @@ async fn carry_out(
     let mut pause = PAUSE_MIN;
     loop {
         let done = match &order {
-            StoreOrder::Load => {
+            StoreOrder::Load { reserves: false } => {
                 record::load(&*store, &id, by).await.map(|end| end.map(CompletedOrder::Loaded))
+            }
+            StoreOrder::Load { reserves: true } => {
+                let loaded = record::load_ahead(&*store, &id, by).await;
+                loaded.map(|end| {
+                    end.map(|(record, tail)| match (record, tail) {
+                        (Some(record), Some(tail)) => CompletedOrder::LoadedAhead(record, tail),
+                        (record, _) => CompletedOrder::Loaded(record),
+                    })
+                })
             }
             StoreOrder::Create(policy) => {
                 let created = record::create(&*store, &id, by, rank, *policy).await;
@@ -349,6 +360,7 @@ fn finish(shared: &Arc<Shared>, epoch: u64, id: &ObjectId, ending: OrderOutcome<
     }
     core.with_rank(|rank, out| match carried {
         CompletedOrder::Loaded(record) => rank.loaded(now, id, record, out),
+        CompletedOrder::LoadedAhead(record, tail) => rank.loaded_ahead(now, id, record, tail, out),
         CompletedOrder::Created(created) => rank.created(now, id, created, out),
         CompletedOrder::Written => rank.written(now, id, out),
         CompletedOrder::Removed => rank.removed(id, out),

@@ -44,7 +44,7 @@ impl At {
                     }
                     Output::Lapsed(_) => {}
                     Output::Store(id, order) => match order {
-                        StoreOrder::Load => self.rank.loaded(self.now, &id, self.record, &mut out),
+                        StoreOrder::Load { .. } => self.rank.loaded(self.now, &id, self.record, &mut out),
                         StoreOrder::Create(policy) => {
                             self.record = Some(Record { policy, ..Record::default() });
                             self.rank.created(self.now, &id, self.record, &mut out);
@@ -366,7 +366,7 @@ fn calls_do_not_look_at_all_sequencers_that_were_cached_lately() {
     let mut carry = |rank: &mut ActiveRank, now: Duration, mut out: Vec<Output>| {
         while let Some(output) = out.pop() {
             match output {
-                Output::Store(id, StoreOrder::Load) => {
+                Output::Store(id, StoreOrder::Load { .. }) => {
                     rank.loaded(now, &id, Some(Record::default()), &mut out);
                 }
                 Output::Store(id, StoreOrder::Write(_, after)) => {
@@ -489,6 +489,23 @@ fn a_rank_that_is_told_of_a_sequencer_is_ready_before_anybody_asks() {
     other.rank = ActiveRank::numbered(3, 1, LEASE);
     assert_eq!(other.call(8, Call::Expect), Some(Reply::Elsewhere(place)));
     assert!(!other.rank.is_used(other.now, &At::id()));
+}
+
+#[test]
+fn what_was_reserved_when_it_was_loaded_is_handed_out_at_once() {
+    let mut rank = ActiveRank::new(1, LEASE);
+    let (mut out, now) = (Vec::new(), Duration::ZERO);
+    rank.call(now, 1, None, &At::id(), Call::Next(2), &mut out);
+    assert!(matches!(&out[..], [Output::Store(_, StoreOrder::Load { reserves: true })]), "{out:?}");
+    out.clear();
+    let record = Record { reserved: 5000, policy: Policy::RoundTrip, ..Record::default() };
+    rank.loaded_ahead(now, &At::id(), record, 23, &mut out);
+    let first = Reply::Positions { first: 23, caches: false };
+    assert_eq!(out, [Output::Reply(1, first)], "nothing is written before");
+    // What is only looked at reserves nothing.
+    let (mut rank, mut out) = (ActiveRank::new(1, LEASE), Vec::new());
+    rank.call(now, 1, None, &At::id(), Call::Look, &mut out);
+    assert!(matches!(&out[..], [Output::Store(_, StoreOrder::Load { reserves: false })]), "{out:?}");
 }
 
 #[test]
