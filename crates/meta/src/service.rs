@@ -21,12 +21,12 @@ pub use message::{Call, Output, Record, Reply, Shown, StoreOrder};
 pub use migration::Migrations;
 use nacre_object::ObjectId;
 
-use self::migration::{Moving, order_move};
+use self::migration::{Known, Moving, order_move};
 use crate::capability::{
     self, Capabilities, Counts, Grant, NotHeld, Order, Policy, Programs, Session, Ticket,
 };
 use crate::load::Rate;
-use crate::place::{Place, RankNumber};
+use crate::place::RankNumber;
 use crate::sequencer::{POSITIONS, Sequencer};
 
 /// The most positions in one request.
@@ -70,8 +70,8 @@ enum Entry {
     Loading(Vec<(Ticket, Option<Session>, Call)>),
     Creating(Ticket, Vec<(Ticket, Option<Session>, Call)>),
     Live(Box<Live>),
-    /// Another rank has authority over it, as was found at this time.
-    Elsewhere(Place, Duration),
+    /// Another rank has authority over it.
+    Elsewhere(Known),
 }
 
 /// A rank that has authority, with the sequencers that it keeps. (The namespace is changed by [`crate::Rank`], which needs none.)
@@ -281,8 +281,8 @@ impl ActiveRank {
         out: &mut Vec<Output>,
     ) {
         match self.sequencers.get_mut(id) {
-            Some(Entry::Elsewhere(place, since)) if migration::is_known(&call, now, *since) => {
-                out.push(Output::Reply(ticket, migration::elsewhere(&call, *place)));
+            Some(Entry::Elsewhere(known)) if known.answers(&call, now) => {
+                out.push(Output::Reply(ticket, migration::elsewhere(&call, known.place)));
             }
             None | Some(Entry::Elsewhere(..)) => {
                 let reserves = matches!(call, Call::Next(_) | Call::Expect);
@@ -432,7 +432,7 @@ impl ActiveRank {
         let mut calls = std::mem::take(calls);
         match found {
             Some((record, _)) if record.place.rank != self.rank => {
-                self.sequencers.insert(id.clone(), Entry::Elsewhere(record.place, now));
+                self.sequencers.insert(id.clone(), Entry::Elsewhere(Known::new(record.place, now)));
                 for (ticket, _, call) in calls {
                     out.push(Output::Reply(ticket, migration::elsewhere(&call, record.place)));
                 }

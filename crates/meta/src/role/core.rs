@@ -402,16 +402,22 @@ impl Shared {
             Call::Extend(_) | Call::Release(..) | Call::Assert(_) => return Some(Reply::NotHeld),
             _ => {}
         }
+        let sent_at = clock::now();
         {
             let mut core = self.core.lock();
             core.forwarded += 1;
-            core.forwarded_rate.count(clock::now());
+            core.forwarded_rate.count(sent_at);
         }
-        match self.peers.call(rank, id, call).await {
-            Ok(Reply::Elsewhere(_)) => {
-                self.core.lock().with_rank(|rank, _| rank.forget(id));
-                None
+        let reply = self.peers.call(rank, id, call).await;
+        if let State::Active(active, _) = &mut self.core.lock().state {
+            match &reply {
+                Ok(Reply::Elsewhere(_)) => active.forget(id),
+                Ok(_) => active.confirm(id, rank, sent_at),
+                Err(_) => {}
             }
+        }
+        match reply {
+            Ok(Reply::Elsewhere(_)) => None,
             Ok(Reply::Positions { first, .. }) => Some(Reply::Positions { first, caches: false }),
             Ok(reply) => Some(reply),
             Err(error) => {

@@ -22,6 +22,10 @@ use crate::place::{Mode, Place, RankNumber};
 /// have moved it on since.
 const KNOWN: Duration = Duration::from_millis(100);
 
+/// The time for which a rank that forwards requests does so without a look into the record, while they are answered: only the way to the
+/// sequencer can have changed. Requests wait for a look.
+const CONFIRMED_MAX: Duration = Duration::from_secs(1);
+
 /// The rate of requests below which nobody uses a sequencer: that which is left of one request after half a minute.
 const USED_PER_SECOND_MIN: f64 = 1e-3;
 
@@ -58,11 +62,29 @@ pub struct Migrations {
     pub paused_us_max: u64,
 }
 
-/// Returns whether a call is answered by what was known at a time of the place of its sequencer.
-pub(super) fn is_known(call: &Call, now: Duration, since: Duration) -> bool {
-    // Whoever is sent to a rank that has it no more is told so there. Whoever makes it is told that it exists, which is to be
-    // true: it may just have been removed there. Whoever has handed it over knows better.
-    now < since + KNOWN && !matches!(call, Call::Create(_) | Call::Expect)
+/// The place of a sequencer that another rank has authority over.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub place: Place,
+    /// The time at which the record was looked at.
+    looked_at: Duration,
+    /// The latest time at which that rank was sent a request that it has answered as the one with the authority.
+    confirmed_at: Duration,
+}
+
+impl Known {
+    pub fn new(place: Place, now: Duration) -> Known {
+        Known { place, looked_at: now, confirmed_at: now }
+    }
+
+    /// Returns whether a call is answered by it.
+    pub fn answers(&self, call: &Call, now: Duration) -> bool {
+        // Whoever is sent to a rank that has it no more is told so there. Whoever makes it is told that it exists, which is to be
+        // true: it may just have been removed there. Whoever has handed it over knows better.
+        now < self.confirmed_at + KNOWN
+            && now < self.looked_at + CONFIRMED_MAX
+            && !matches!(call, Call::Create(_) | Call::Expect)
+    }
 }
 
 /// Returns the reply to a call about a sequencer that another rank has authority over.
@@ -140,7 +162,7 @@ impl ActiveRank {
         match place.rank == self.rank {
             // Only the way to it has changed: it is loaded with the next request.
             true => _ = self.sequencers.remove(id),
-            false => _ = self.sequencers.insert(id.clone(), Entry::Elsewhere(place, now)),
+            false => _ = self.sequencers.insert(id.clone(), Entry::Elsewhere(Known::new(place, now))),
         }
         for ticket in self.capabilities.remove(id) {
             self.waiting.remove(&ticket);
@@ -150,6 +172,15 @@ impl ActiveRank {
         self.migrations.count += 1;
         self.migrations.paused_us += paused_us;
         self.migrations.paused_us_max = self.migrations.paused_us_max.max(paused_us);
+    }
+
+    /// Takes in that a rank has answered for a sequencer what it was sent at a time.
+    pub fn confirm(&mut self, id: &ObjectId, rank: RankNumber, sent_at: Duration) {
+        if let Some(Entry::Elsewhere(known)) = self.sequencers.get_mut(id)
+            && known.place.rank == rank
+        {
+            known.confirmed_at = known.confirmed_at.max(sent_at);
+        }
     }
 
     /// Forgets where a sequencer of another rank is: that rank has not got it any more.

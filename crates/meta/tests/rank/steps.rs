@@ -492,6 +492,32 @@ fn a_rank_that_is_told_of_a_sequencer_is_ready_before_anybody_asks() {
 }
 
 #[test]
+fn a_rank_that_forwards_looks_into_the_record_now_and_then_and_not_for_each_request() {
+    let mut at = At::new(1, Some(Record::default()));
+    assert_eq!(at.call(1, Call::Move(2, Mode::Proxy)), Some(Reply::Done));
+    let place = at.record.unwrap().place;
+    // The other rank has handed it on, and the record says so.
+    at.record = Some(Record { place: place.moved(3, Mode::Client), ..at.record.unwrap() });
+    let moved = at.record.unwrap().place;
+    for _ in 0..9 {
+        at.pass(ms(100), &[]);
+        // What it was sent was answered.
+        at.rank.confirm(&At::id(), 2, at.now);
+        at.rank.confirm(&At::id(), 3, at.now);
+        at.pass(ms(10), &[]);
+        assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Elsewhere(place)), "{:?}", at.now);
+    }
+    at.pass(ms(10), &[]);
+    at.rank.confirm(&At::id(), 2, at.now);
+    assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Elsewhere(moved)), "a second is over");
+    // Without an answer it looks sooner.
+    at.record = Some(Record { place: moved.moved(4, Mode::Client), ..at.record.unwrap() });
+    at.rank.confirm(&At::id(), 2, at.now + ms(50));
+    at.pass(ms(110), &[]);
+    assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Elsewhere(at.record.unwrap().place)));
+}
+
+#[test]
 fn what_was_reserved_when_it_was_loaded_is_handed_out_at_once() {
     let mut rank = ActiveRank::new(1, LEASE);
     let (mut out, now) = (Vec::new(), Duration::ZERO);
