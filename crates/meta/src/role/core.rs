@@ -223,12 +223,12 @@ impl Core {
         self.carry(None);
     }
 
-    /// Returns the load; that of a daemon without authority is none.
-    pub fn load(&self, now: Duration, limit: usize) -> RankLoad {
+    /// Returns the load, with all sequencers in no order; that of a daemon without authority is none.
+    fn loads(&self, now: Duration) -> RankLoad {
         match &self.state {
             State::Active(rank, until) if now < *until => {
                 let forwarded_per_second = self.forwarded_rate.per_second(now);
-                RankLoad { forwarded_per_second, ..rank.load(now, limit) }
+                RankLoad { forwarded_per_second, ..rank.loads(now) }
             }
             _ => RankLoad { rank: self.rank, ..RankLoad::default() },
         }
@@ -261,6 +261,13 @@ impl Shared {
         if earlier || core.wanted || core.handing_over || !core.orders.is_empty() {
             self.work.notify_one();
         }
+    }
+
+    /// Returns the load, with that of the `limit` busiest sequencers; that of a daemon without authority is none.
+    pub fn load(&self, limit: usize) -> RankLoad {
+        let loads = self.core.lock().loads(clock::now());
+        // Requests do not wait for the order of what may be many.
+        loads.busiest(limit)
     }
 
     /// Handles a request for positions that can be answered at once.

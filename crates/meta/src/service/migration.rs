@@ -234,27 +234,31 @@ impl ActiveRank {
 
     /// Returns the load of the rank, with that of the `limit` busiest sequencers.
     pub fn load(&self, now: Duration, limit: usize) -> RankLoad {
-        let live = self.sequencers.iter().filter_map(|(id, entry)| match entry {
-            Entry::Live(live) => Some(ResourceLoad {
-                id: id.clone(),
-                requests_per_second: live.rate.per_second(now),
-                waiting: self.queue_of(id, entry),
-                held: self.capabilities.holder(id).is_some(),
-                moving: live.moving.is_some(),
-            }),
-            _ => None,
-        });
-        let mut resources: Vec<ResourceLoad> = live.collect();
-        resources.sort_by(|one, other| {
-            other.requests_per_second.total_cmp(&one.requests_per_second).then_with(|| one.id.cmp(&other.id))
-        });
-        resources.truncate(limit);
+        self.loads(now).busiest(limit)
+    }
+
+    /// Returns the load of the rank, with that of all sequencers in memory, in no order: that takes no longer than to look at each once.
+    pub fn loads(&self, now: Duration) -> RankLoad {
+        let (mut queue, mut resources) = (0, Vec::with_capacity(self.sequencers.len()));
+        for (id, entry) in &self.sequencers {
+            let waiting = self.queue_of(id, entry);
+            queue += waiting;
+            if let Entry::Live(live) = entry {
+                resources.push(ResourceLoad {
+                    id: id.clone(),
+                    requests_per_second: live.rate.per_second(now),
+                    waiting,
+                    held: self.capabilities.holder(id).is_some(),
+                    moving: live.moving.is_some(),
+                });
+            }
+        }
         RankLoad {
             rank: self.rank,
             epoch: self.epoch,
             requests_per_second: self.rate.per_second(now),
             forwarded_per_second: 0.0,
-            queue: self.queue(),
+            queue,
             sessions: self.sessions() as u64,
             resources,
         }
