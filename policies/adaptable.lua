@@ -2,6 +2,8 @@
 -- what is missing there. If all ranks with too much do so, all have the mean. Small differences are left alone.
 local TOLERATED = 1.1
 
+local mean
+
 howmuch = "biggest"
 
 function when()
@@ -12,11 +14,13 @@ function when()
 end
 
 function where()
-  local missing = 0
-  for rank = 0, #server do missing = missing + math.max(mean - server[rank]["load"], 0) end
-  local surplus = server[whoami]["load"] - mean
+  local missing, parts = 0, {}
   for rank = 0, #server do
-    local part = math.max(mean - server[rank]["load"], 0)
-    if part > 0 then targets[rank] = surplus * part / missing end
+    local part = mean - server[rank]["load"]
+    if part > 0 then
+      missing, parts[rank] = missing + part, part
+    end
   end
+  local surplus = server[whoami]["load"] - mean
+  for rank, part in pairs(parts) do targets[rank] = surplus * part / missing end
 end

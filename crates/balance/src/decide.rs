@@ -6,6 +6,7 @@
 //! A policy that fails before it has ever succeeded here gives its place back to the one before it. One that fails later
 //! stays in force, and the tick makes no moves of it. Either way there is one line about it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::limit::{OFFERED_MAX, OFFERS_MAX, RANKS_MAX};
 use crate::metric::Metrics;
 use crate::policy::{Choice, Evaluated, Policy, PolicyError, View};
 use crate::resource::{Kind, Resource, ResourceId};
-use crate::select::select;
+use crate::select::Selection;
 use crate::setting::{Mode, Settings};
 
 /// A move of a resource from one rank to another.
@@ -201,6 +202,24 @@ pub struct Decision {
 /// The number of notes about resting resources at a tick.
 const RESTS_NOTED_MAX: usize = 8;
 
+/// The resources that a policy's own function may choose from, with remarks about those that it may not.
+#[derive(Debug)]
+pub(crate) struct Offered<'a> {
+    pub resources: Candidates<'a>,
+    notes: Vec<Note>,
+}
+
+/// Resources that a rank may move.
+type Candidates<'a> = Vec<&'a Resource>;
+
+/// A run of the policy in force that was made before the decision, together with those for other ranks.
+pub(crate) struct Run<'a> {
+    /// What was offered to it, where resources are offered from the first run on.
+    pub offered: Option<Offered<'a>>,
+    /// The result.
+    pub evaluated: Result<Evaluated, PolicyError>,
+}
+
 /// The balancer of one rank.
 #[derive(Clone, Debug)]
 pub struct Balancer {
@@ -245,8 +264,24 @@ impl Balancer {
         self.current.as_ref().map(|policy| (policy.name().to_owned(), policy.version()))
     }
 
+    /// Returns what the policy in force kept at the tick before.
+    pub(crate) fn state(&self) -> Option<&Bytes> {
+        self.state.as_ref()
+    }
+
     /// Decides. Moves are noted in the ledger as made.
     pub fn tick(&mut self, tick: &Tick<'_>, settings: &Settings, ledger: &mut Ledger) -> Decision {
+        self.decide(tick, settings, ledger, None)
+    }
+
+    /// Decides as [`Balancer::tick`], with the first run of the policy in force if that has been made.
+    pub(crate) fn decide<'a>(
+        &mut self,
+        tick: &Tick<'a>,
+        settings: &Settings,
+        ledger: &mut Ledger,
+        run: Option<Run<'a>>,
+    ) -> Decision {
         let mut decision = Decision::default();
         self.ticks = self.ticks.wrapping_add(1);
         if tick.ranks.len() > RANKS_MAX {
@@ -257,8 +292,9 @@ impl Balancer {
         decision.notes = ledger.judge(&loads, tick.now, settings.tick());
         let most = settings.moves_per_tick as usize;
         self.move_pinned(tick, settings, most, ledger, &mut decision);
-        if let Some((policy, evaluated)) = self.evaluate(tick, settings, &mut decision) {
-            self.move_load(&policy, tick, settings, evaluated, ledger, &mut decision);
+        if let Some((policy, evaluated, offered)) = self.evaluate(tick, settings, ledger, run, &mut decision)
+        {
+            self.move_load(&policy, tick, settings, (evaluated, offered), ledger, &mut decision);
         }
         for made in &decision.moves {
             if !made.is_pin {
@@ -296,18 +332,30 @@ impl Balancer {
     }
 
     /// Runs the policy in force, or the one before it if that fails and has never succeeded.
-    fn evaluate(
+    fn evaluate<'a>(
         &mut self,
-        tick: &Tick<'_>,
+        tick: &Tick<'a>,
         settings: &Settings,
+        ledger: &Ledger,
+        mut run: Option<Run<'a>>,
         decision: &mut Decision,
-    ) -> Option<(Arc<Policy>, Evaluated)> {
+    ) -> Option<(Arc<Policy>, Evaluated, Option<Candidates<'a>>)> {
         loop {
             let policy = self.current.clone()?;
-            match policy.run(&self.view(tick, settings), None) {
+            let Run { offered, evaluated } = run.take().unwrap_or_else(|| {
+                let offered = policy.has_home().then(|| self.offered(tick, settings, ledger));
+                let resources = offered.as_ref().map(|offered| &offered.resources[..]);
+                let evaluated = policy.run(&self.view(tick, settings), resources);
+                Run { offered, evaluated }
+            });
+            match evaluated {
                 Ok(evaluated) => {
                     (self.has_succeeded, self.before) = (true, None);
-                    return Some((policy, evaluated));
+                    let offered = offered.map(|offered| {
+                        decision.notes.extend(offered.notes);
+                        offered.resources
+                    });
+                    return Some((policy, evaluated, offered));
                 }
                 Err(error) if self.has_succeeded => {
                     decision.notes.push(Note::Failed { error, in_force: self.in_force() });
@@ -326,53 +374,81 @@ impl Balancer {
         }
     }
 
-    fn move_load(
+    /// Returns the resources that the policy may move, and adds remarks about those that rest.
+    fn candidates<'a>(
+        &self,
+        tick: &Tick<'a>,
+        settings: &Settings,
+        ledger: &Ledger,
+        notes: &mut Vec<Note>,
+    ) -> Candidates<'a> {
+        let (has_rests, mut rests) = (ledger.has_rests(tick.now), 0);
+        let mut candidates = Candidates::new();
+        for resource in tick.resources.iter().filter(|resource| resource.load > 0.0) {
+            let id = &resource.id;
+            if settings.pin(id).is_some() {
+                continue;
+            }
+            let rest = if has_rests { ledger.rests_until(id, tick.now) } else { None };
+            match rest {
+                None => candidates.push(resource),
+                Some(until) => {
+                    rests += 1;
+                    if rests <= RESTS_NOTED_MAX {
+                        notes.push(Note::Rests { id: id.clone(), left: until.saturating_sub(tick.now) });
+                    }
+                }
+            }
+        }
+        candidates
+    }
+
+    /// Returns what is offered to a policy that says of each resource where it belongs.
+    pub(crate) fn offered<'a>(&self, tick: &Tick<'a>, settings: &Settings, ledger: &Ledger) -> Offered<'a> {
+        let mut notes = Vec::new();
+        let mut resources = self.candidates(tick, settings, ledger, &mut notes);
+        self.offer(&mut resources, 1);
+        Offered { resources, notes }
+    }
+
+    fn move_load<'a>(
         &mut self,
         policy: &Policy,
-        tick: &Tick<'_>,
+        tick: &Tick<'a>,
         settings: &Settings,
-        mut evaluated: Evaluated,
+        (mut evaluated, offered): (Evaluated, Option<Candidates<'a>>),
         ledger: &Ledger,
         decision: &mut Decision,
     ) {
         let most = settings.moves_per_tick as usize;
         let targets = evaluated.targets.iter().enumerate();
         let count = targets.filter(|(at, amount)| tick.number(*at) != self.rank && **amount > 0.0).count();
-        let mut candidates: Vec<&Resource> = Vec::new();
-        if count > 0 {
-            let mut rests = 0;
-            for resource in tick.resources.iter().filter(|resource| resource.load > 0.0) {
-                let Resource { id, .. } = resource;
-                if settings.pin(id).is_some() {
-                    continue;
-                }
-                match ledger.rests_until(id, tick.now) {
-                    None => candidates.push(resource),
-                    Some(until) => {
-                        rests += 1;
-                        if rests <= RESTS_NOTED_MAX {
-                            let (id, left) = (id.clone(), until.saturating_sub(tick.now));
-                            decision.notes.push(Note::Rests { id, left });
+        let candidates: Candidates<'a> = match offered {
+            Some(offered) => offered,
+            None if count == 0 && evaluated.choice != Choice::Home => Vec::new(),
+            None => {
+                let mut candidates = self.candidates(tick, settings, ledger, &mut decision.notes);
+                if matches!(evaluated.choice, Choice::Own | Choice::Home) {
+                    self.offer(&mut candidates, count);
+                    match policy.run(&self.view(tick, settings), Some(&candidates[..])) {
+                        Ok(again) => evaluated = again,
+                        Err(error) => {
+                            decision.notes.push(Note::Failed { error, in_force: self.in_force() });
+                            return;
                         }
                     }
                 }
+                candidates
             }
-        }
-        if count > 0 && evaluated.choice == Choice::Own {
-            self.offer(&mut candidates, count);
-            match policy.run(&self.view(tick, settings), Some(&candidates[..])) {
-                Ok(again) => evaluated = again,
-                Err(error) => {
-                    decision.notes.push(Note::Failed { error, in_force: self.in_force() });
-                    return;
-                }
-            }
-        }
+        };
         let selector = match evaluated.choice {
             Choice::Named(selector) => selector,
-            Choice::Default | Choice::Own => settings.selector,
+            Choice::Default | Choice::Own | Choice::Home => settings.selector,
         };
-        let mut is_taken = vec![false; candidates.len()];
+        let is_own = matches!(evaluated.choice, Choice::Own | Choice::Home);
+        let own: HashMap<usize, &Vec<usize>> =
+            evaluated.chosen.iter().map(|(position, chosen)| (*position, chosen)).collect();
+        let mut selection = (!is_own && count > 0).then(|| Selection::new(&candidates));
         for (position, amount) in evaluated.targets.iter().copied().enumerate() {
             let to = tick.number(position);
             if to == self.rank || amount <= 0.0 {
@@ -383,23 +459,20 @@ impl Balancer {
                 decision.notes.push(Note::Limit(settings.moves_per_tick));
                 break;
             }
-            let may_go = |at: &usize| !is_taken[*at] && settings.permits(&candidates[*at].id, to);
-            let chosen: Vec<usize> = match evaluated.choice {
-                Choice::Own => {
-                    let own = evaluated.chosen.iter().filter(|(rank, _)| *rank == position);
-                    own.flat_map(|(_, chosen)| chosen.iter().copied()).filter(may_go).take(room).collect()
+            let chosen: Vec<usize> = match &mut selection {
+                Some(selection) => {
+                    selection.take(selector, amount, room, |resource| settings.permits(&resource.id, to))
                 }
-                _ => {
-                    let free: Vec<usize> = (0..candidates.len()).filter(may_go).collect();
-                    let resources: Vec<&Resource> = free.iter().map(|at| candidates[*at]).collect();
-                    select(selector, &resources, amount, room).into_iter().map(|at| free[at]).collect()
+                // Each resource is chosen at most once.
+                None => {
+                    let chosen = own.get(&position).into_iter().flat_map(|chosen| chosen.iter().copied());
+                    chosen.filter(|at| settings.permits(&candidates[*at].id, to)).take(room).collect()
                 }
             };
-            if chosen.is_empty() && evaluated.choice != Choice::Own {
+            if chosen.is_empty() && !is_own {
                 decision.notes.push(Note::NothingFits { to, amount });
             }
             for at in chosen {
-                is_taken[at] = true;
                 let Resource { id, load } = candidates[at];
                 let (from, mode) = (self.rank, settings.mode);
                 decision.moves.push(Move { id: id.clone(), load: *load, from, to, mode, is_pin: false });
@@ -418,7 +491,7 @@ impl Balancer {
         if candidates.len() <= most {
             return;
         }
-        candidates.sort_by(|a, b| b.load.total_cmp(&a.load).then_with(|| a.id.cmp(&b.id)));
+        candidates.sort_unstable_by(|a, b| b.load.total_cmp(&a.load).then_with(|| a.id.cmp(&b.id)));
         let (big, turn) = (most / 2, most - most / 2);
         let others = candidates.split_off(big);
         let start = self.ticks.wrapping_mul(turn) % others.len();

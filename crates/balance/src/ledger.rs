@@ -55,6 +55,8 @@ pub struct Ledger {
     past: HashMap<ResourceId, Past>,
     order: VecDeque<ResourceId>,
     open: VecDeque<Open>,
+    /// The time from which on nothing rests.
+    latest_rest: Duration,
 }
 
 /// Returns the part of two ranks' load that the busier one has.
@@ -67,6 +69,11 @@ impl Ledger {
     /// Returns when a resource may be moved again, if it rests.
     pub fn rests_until(&self, id: &ResourceId, now: Duration) -> Option<Duration> {
         self.past.get(id).map(|past| past.rests_until).filter(|until| *until > now)
+    }
+
+    /// Returns whether any resource rests.
+    pub(crate) fn has_rests(&self, now: Duration) -> bool {
+        self.latest_rest > now
     }
 
     /// Notes a move that is made now. `loads` are those of all ranks before it. Reports if the resource goes back to where
@@ -112,10 +119,13 @@ impl Ledger {
             && (past.from, past.to) == (made.to, made.from)
             && at.saturating_sub(past.at) <= tick * BACK_WITHIN;
         (past.from, past.to, past.at) = (made.from, made.to, at);
-        is_back.then(|| {
-            rest(past, at, tick);
-            Note::BackAndForth { id: made.id.clone(), between: (made.from, made.to), until: past.rests_until }
-        })
+        if !is_back {
+            return None;
+        }
+        rest(past, at, tick);
+        let until = past.rests_until;
+        self.latest_rest = self.latest_rest.max(until);
+        Some(Note::BackAndForth { id: made.id.clone(), between: (made.from, made.to), until })
     }
 
     /// Notes that a move could not be made after all: the resource rests.
@@ -124,6 +134,8 @@ impl Ledger {
         let past = self.past_of(id);
         rest(past, now, tick);
         past.failed_until = past.rests_until;
+        let until = past.rests_until;
+        self.latest_rest = self.latest_rest.max(until);
     }
 
     /// Notes that a resource has come to where it is pinned: a later move there that fails is the first one again.
@@ -167,6 +179,7 @@ impl Ledger {
                 continue;
             }
             rest(past, now, tick);
+            self.latest_rest = self.latest_rest.max(past.rests_until);
             notes.push(Note::NoGain { id: open.id, from: open.from, to: open.to, until: past.rests_until });
         }
         notes
@@ -235,6 +248,7 @@ mod tests {
         ledger.moved(&moved(0, 1), &[10.0, 0.0], at(1), TICK);
         ledger.failed(&moved(0, 1).id, at(1), TICK);
         assert_eq!(ledger.rests_until(&moved(0, 1).id, at(2)), Some(at(5)));
+        assert!(ledger.has_rests(at(2)) && !ledger.has_rests(at(5)));
         assert_eq!(ledger.failed_until(&moved(0, 1).id, at(2)), Some(at(5)));
         let pinned = "group:pinned".parse().unwrap();
         ledger.failed(&pinned, at(1), TICK);

@@ -57,5 +57,5 @@ pub use resource::{Kind, Resource, ResourceId, Strays};
 pub use select::select;
 pub use setting::{Mode, Pattern, Selector, Settings};
 pub use shipped::{SHIPPED, Shipped, shipped};
-pub use simulate::{Simulated, Step, simulate};
+pub use simulate::{Simulated, Step, simulate, simulate_until};
 pub use trace::{Change, Trace};

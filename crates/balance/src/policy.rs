@@ -2,22 +2,26 @@
 //!
 //! A policy has one of two forms, and both run unchanged: that of Ceph's balancer, whose text returns a table of targets, and
 //! that of the paper (Sevilla et al., *Malacology*, section 6.2, figure 8), whose text or functions `load`, `when` and
-//! `where` fill in `targets`. It runs in the machine of object classes without any object, under bounds.
+//! `where` fill in `targets`. Instead of those, a function `home` may say of each resource where it belongs. It runs in the
+//! machine of object classes without any object, under bounds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use nacre_class::{Bound, Bounds, CallError, Catalogue, Class, ClassError, Request, Runtime, packed};
+use nacre_class::{Bound, Bounds, CallError, Called, Catalogue, Class, ClassError, Request, Runtime, packed};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use nacre_quantity::Escaped;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::limit::{BOUNDS, FURTHER_METRICS_MAX, POLICY_BYTES_MAX, POLICY_NAME_BYTES_MAX};
+use crate::limit::{
+    BOUNDS, FURTHER_METRICS_MAX, POLICY_BYTES_MAX, POLICY_NAME_BYTES_MAX, TOGETHER_OFFERED_MAX,
+    TOGETHER_ROWS_MAX,
+};
 use crate::metric::{Metrics, NAMES};
-use crate::resource::Resource;
+use crate::resource::{Kind, Resource, ResourceId};
 use crate::setting::Selector;
 
 /// The text in front of a policy's own, on the same line.
@@ -65,8 +69,10 @@ pub enum Choice {
     Default,
     /// One of the selectors.
     Named(Selector),
-    /// A function of the policy itself.
+    /// A function of the policy itself, for each target: `howmuch`.
     Own,
+    /// A function of the policy itself, for each resource: `home`. Targets follow from it.
+    Home,
 }
 
 /// The result of one run.
@@ -80,10 +86,21 @@ pub struct Evaluated {
     pub log: Vec<String>,
     /// The way in which resources are to be chosen.
     pub choice: Choice,
-    /// The resources that its own function chose for ranks, as positions in those that were offered.
+    /// The resources that its own function chose for ranks, as positions in those that were offered; ranks are in ascending order.
     pub chosen: Vec<(usize, Vec<usize>)>,
-    /// The instructions that it took.
+    /// The instructions that it took; 0 if it ran for several ranks together.
     pub instructions: u64,
+}
+
+/// A rank for which a policy is run together with others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat<'a> {
+    /// The rank, as [`View::whoami`].
+    pub whoami: usize,
+    /// The state that the policy kept there.
+    pub state: Option<&'a Bytes>,
+    /// The resources that the policy's own function may choose from.
+    pub offered: Option<&'a [&'a Resource]>,
 }
 
 /// A policy that can be run. Several threads may run it, one at a time.
@@ -95,6 +112,8 @@ pub struct Policy {
     catalogue: Arc<Catalogue>,
     runtime: Runtime,
     object: ObjectId,
+    /// True if it says of each resource where that belongs.
+    has_home: bool,
 }
 
 impl Policy {
@@ -138,14 +157,15 @@ impl Policy {
         }
         let class = Class::new(CLASS.to_owned(), version, framed, Vec::new(), bounds);
         let object = ObjectId::new("nacre/balance").map_err(|error| wrong(error.message))?;
-        let policy = Policy {
+        let mut policy = Policy {
             name: name.to_owned(),
             version,
             catalogue: Arc::new(Catalogue::of(class)),
             runtime,
             object,
+            has_home: false,
         };
-        policy.try_out()?;
+        policy.has_home = policy.try_out()?;
         Ok(policy)
     }
 
@@ -159,12 +179,18 @@ impl Policy {
         self.version
     }
 
+    /// Returns whether it says of each resource where that belongs, so that resources are offered to it from the first run on.
+    pub(crate) fn has_home(&self) -> bool {
+        self.has_home
+    }
+
     fn failure(&self, reason: &str, is_late: bool) -> PolicyError {
         PolicyError { name: self.name.clone(), version: self.version, reason: line(reason), is_late }
     }
 
-    /// Runs the policy for each of three ranks, of which the first has all the load.
-    fn try_out(&self) -> Result<(), PolicyError> {
+    /// Runs the policy for each of three ranks, of which the first has all the load. Returns whether it says of each resource where
+    /// that belongs.
+    fn try_out(&self) -> Result<bool, PolicyError> {
         let loaded = Metrics {
             request_rate: 15.0,
             queue_length: 2.0,
@@ -178,11 +204,19 @@ impl Policy {
             ..Metrics::default()
         };
         let ranks = [loaded, Metrics::default(), Metrics::default()];
+        let mut has_home = false;
         for whoami in 0..ranks.len() {
             let tick = Duration::from_secs(10);
-            self.run(&View { whoami, ranks: &ranks, now: tick, tick, state: None }, None)?;
+            let view = View { whoami, ranks: &ranks, now: tick, tick, state: None };
+            if self.run(&view, None)?.choice == Choice::Home {
+                has_home = true;
+                let tried =
+                    Kind::ALL.map(|kind| Resource { id: ResourceId { kind, name: "1".into() }, load: 5.0 });
+                let tried: Vec<&Resource> = tried.iter().collect();
+                self.run(&view, Some(&tried[..]))?;
+            }
         }
-        Ok(())
+        Ok(has_home)
     }
 
     /// Runs the policy for one rank. With resources, its own function to choose some is called as well, if it has one.
@@ -190,25 +224,91 @@ impl Policy {
     /// # Errors
     /// [`PolicyError`]; whatever it wanted to keep is then to be forgotten.
     pub fn run(&self, view: &View<'_>, offered: Option<&[&Resource]>) -> Result<Evaluated, PolicyError> {
-        let input = encode(view, offered).map_err(|reason| self.failure(&reason, false))?;
-        let request = Request::new(&self.object, CLASS, METHOD).input(input);
-        // Without an object there is nothing to wait for.
-        let called = self.runtime.call(&NoObject, &self.catalogue, &request).now_or_never();
-        let called = match called {
-            Some(Ok(called)) => called,
-            Some(Err(CallError::Exceeded { bound, bounds, .. })) => {
-                return Err(self.failure(&bound.sentence(&bounds), bound == Bound::Wall));
-            }
-            Some(Err(CallError::Failed { failure, .. })) => return Err(self.failure(&failure.message, false)),
-            Some(Err(error)) => return Err(self.failure(&error.to_string(), false)),
-            None => return Err(self.failure("it reads an object, and a policy has none", false)),
-        };
-        let offers = offered.map_or(0, <[&Resource]>::len);
-        let mut evaluated = decode(&called.output, view.ranks.len(), offers)
+        let called = self.call(view, &[Seat { whoami: view.whoami, state: view.state, offered }])?;
+        let mut evaluated = decode(&called.output, view.ranks.len(), offered.unwrap_or_default())
             .map_err(|reason| self.failure(&reason, false))?;
         evaluated.log = called.log;
         evaluated.instructions = called.instructions;
         Ok(evaluated)
+    }
+
+    /// Runs the policy for several ranks, which all see the same metrics: those are handed to it once for many ranks. Each rank gets
+    /// the result that [`Policy::run`] has for it. Fewer results come back if it is stopped.
+    pub(crate) fn run_all(
+        &self,
+        view: &View<'_>,
+        seats: &[Seat<'_>],
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Vec<Result<Evaluated, PolicyError>> {
+        let rows_max = (TOGETHER_ROWS_MAX / view.ranks.len().max(1)).max(1);
+        let (mut all, mut left) = (Vec::with_capacity(seats.len()), seats);
+        while !left.is_empty() {
+            let (mut count, mut offers) = (0, 0);
+            while let Some(seat) = left.get(count)
+                && count < rows_max
+                && offers <= TOGETHER_OFFERED_MAX
+            {
+                offers += seat.offered.map_or(0, <[&Resource]>::len);
+                count += 1;
+            }
+            let (together, rest) = left.split_at(count);
+            left = rest;
+            let mut found = self.run_together(view, together).into_iter();
+            for seat in together {
+                if is_stopped() {
+                    return all;
+                }
+                // One that fails, or exceeds a bound together with others, says alone what is wrong with it.
+                let evaluated = found.next().flatten().map_or_else(
+                    || {
+                        let View { ranks, now, tick, .. } = *view;
+                        let view = View { whoami: seat.whoami, ranks, now, tick, state: seat.state };
+                        self.run(&view, seat.offered)
+                    },
+                    Ok,
+                );
+                all.push(evaluated);
+            }
+        }
+        all
+    }
+
+    /// Runs the policy for several ranks in one call. Returns the results as far as there are any.
+    fn run_together(&self, view: &View<'_>, seats: &[Seat<'_>]) -> Vec<Option<Evaluated>> {
+        if seats.len() < 2 {
+            return Vec::new();
+        }
+        let Ok(called) = self.call(view, seats) else { return Vec::new() };
+        let mut output = Reader(&called.output);
+        let results = seats.iter().map_while(|seat| {
+            if output.byte()? == 0 {
+                return Some(None);
+            }
+            let evaluated = decode(output.section()?, view.ranks.len(), seat.offered.unwrap_or_default());
+            let lines = output.number()?;
+            let mut log = Vec::new();
+            for _ in 0..lines {
+                log.push(String::from_utf8_lossy(output.section()?).into_owned());
+            }
+            Some(evaluated.ok().map(|evaluated| Evaluated { log, ..evaluated }))
+        });
+        results.collect()
+    }
+
+    /// Makes the call that runs the policy for some ranks.
+    fn call(&self, view: &View<'_>, seats: &[Seat<'_>]) -> Result<Called, PolicyError> {
+        let input = encode(view, seats).map_err(|reason| self.failure(&reason, false))?;
+        let request = Request::new(&self.object, CLASS, METHOD).input(input);
+        // Without an object there is nothing to wait for.
+        match self.runtime.call(&NoObject, &self.catalogue, &request).now_or_never() {
+            Some(Ok(called)) => Ok(called),
+            Some(Err(CallError::Exceeded { bound, bounds, .. })) => {
+                Err(self.failure(&bound.sentence(&bounds), bound == Bound::Wall))
+            }
+            Some(Err(CallError::Failed { failure, .. })) => Err(self.failure(&failure.message, false)),
+            Some(Err(error)) => Err(self.failure(&error.to_string(), false)),
+            None => Err(self.failure("it reads an object, and a policy has none", false)),
+        }
     }
 }
 
@@ -241,69 +341,110 @@ fn put_section(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The input: a packed head, the packed state, the metrics as floats in rows, the packed resources.
-fn encode(view: &View<'_>, offered: Option<&[&Resource]>) -> Result<Bytes, String> {
+/// The input: a packed head, the metrics as floats in rows, and for each rank that is decided for its number, the packed state, and
+/// the resources that are offered.
+fn encode(view: &View<'_>, seats: &[Seat<'_>]) -> Result<Bytes, String> {
     let further: BTreeSet<&str> =
         view.ranks.iter().flat_map(|metrics| metrics.further.keys().map(String::as_str)).collect();
     let further: Vec<&str> = further.into_iter().take(FURTHER_METRICS_MAX).collect();
     let names: Vec<&str> = NAMES.into_iter().chain(further.iter().copied()).collect();
     let (now, tick) = (view.now.as_secs_f64(), view.tick.as_secs_f64());
     let head =
-        packed::pack(&[json!(view.whoami), json!(view.ranks.len()), json!(now), json!(tick), json!(names)])?;
+        packed::pack(&[json!(view.ranks.len()), json!(seats.len()), json!(now), json!(tick), json!(names)])?;
     let mut out = Vec::with_capacity(head.len() + 64 + view.ranks.len() * names.len() * size_of::<f64>());
     put_section(&mut out, &head)?;
-    put_section(&mut out, view.state.map_or(&[][..], |state| &state[..]))?;
     for metrics in view.ranks {
         let values = metrics.values();
         let further = further.iter().map(|name| metrics.further.get(*name).copied().unwrap_or(0.0));
         out.extend(values.into_iter().chain(further).flat_map(f64::to_le_bytes));
     }
-    if let Some(offered) = offered {
-        let list: Vec<Value> = offered
-            .iter()
-            .map(|resource| json!([resource.id.kind.name(), &*resource.id.name, resource.load]))
-            .collect();
-        put_section(&mut out, &packed::pack(&[Value::Array(list)])?)?;
+    let too_much = || "there is too much for a policy to see".to_owned();
+    for seat in seats {
+        out.extend(u32::try_from(seat.whoami).map_err(|_| too_much())?.to_le_bytes());
+        put_section(&mut out, seat.state.map_or(&[][..], |state| &state[..]))?;
+        let offered = seat.offered.unwrap_or_default();
+        out.push(u8::from(seat.offered.is_some()));
+        out.extend(u32::try_from(offered.len()).map_err(|_| too_much())?.to_le_bytes());
+        for Resource { id, load } in offered {
+            out.push(id.kind as u8);
+            out.extend(load.to_le_bytes());
+            out.extend(u16::try_from(id.name.len()).map_err(|_| too_much())?.to_le_bytes());
+            out.extend_from_slice(id.name.as_bytes());
+        }
     }
     Ok(out.into())
 }
 
-fn decode(output: &Bytes, ranks: usize, offers: usize) -> Result<Evaluated, String> {
+/// Bytes that are read from their beginning on.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (chunk, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*chunk)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.chunk::<1>().map(|[byte]| byte)
+    }
+
+    fn number(&mut self) -> Option<usize> {
+        self.chunk::<4>().map(|bytes| u32::from_le_bytes(bytes) as usize)
+    }
+
+    fn float(&mut self) -> Option<f64> {
+        self.chunk::<8>().map(f64::from_le_bytes)
+    }
+
+    /// Returns bytes behind their length.
+    fn section(&mut self) -> Option<&'a [u8]> {
+        let len = self.number()?;
+        let (section, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(section)
+    }
+}
+
+/// Reads the result for one rank: the state, the targets, the way of choosing with the name of a selector, and the choices.
+fn decode(output: &[u8], ranks: usize, offered: &[&Resource]) -> Result<Evaluated, String> {
     let nonsense = || "its output cannot be that of a policy".to_owned();
-    let (len, rest) = output.split_first_chunk::<4>().ok_or_else(nonsense)?;
-    let len = u32::from_le_bytes(*len) as usize;
-    let (state, rest) = rest.split_at_checked(len).ok_or_else(nonsense)?;
-    let values = packed::unpack(rest)?;
-    let [Value::Array(list), selector, choices] = &values[..] else { return Err(nonsense()) };
-    let number = |value: Option<&Value>, below: usize| -> Result<usize, String> {
-        let number = value.and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok());
-        number.filter(|number| *number < below).ok_or_else(nonsense)
-    };
-    let mut targets = vec![0.0; ranks];
-    for pair in list {
-        let target =
-            pair.get(1).and_then(Value::as_f64).filter(|target| *target >= 0.0).ok_or_else(nonsense)?;
-        targets[number(pair.get(0), ranks)?] = target;
-    }
-    let choice = match selector {
-        Value::Null => Choice::Default,
-        Value::String(name) => {
-            Choice::Named(name.parse::<Selector>().map_err(|why| format!("howmuch: {why}"))?)
-        }
-        _ => Choice::Own,
-    };
-    let mut chosen = Vec::new();
-    for one in choices.as_array().into_iter().flatten() {
-        let numbers = one.as_array().ok_or_else(nonsense)?;
-        let rank = number(numbers.first(), ranks)?;
-        // Lua counts from 1.
-        let positions = numbers[1..].iter().map(|value| number(Some(value), offers + 1));
-        let positions =
-            positions.map(|found| found.and_then(|found| found.checked_sub(1).ok_or_else(nonsense)));
-        chosen.push((rank, positions.collect::<Result<_, String>>()?));
-    }
+    let mut output = Reader(output);
+    let state = output.section().ok_or_else(nonsense)?;
     let state = (!state.is_empty()).then(|| Bytes::copy_from_slice(state));
-    Ok(Evaluated { targets, state, choice, chosen, ..Evaluated::default() })
+    let mut targets = vec![0.0; ranks];
+    for _ in 0..output.number().ok_or_else(nonsense)? {
+        let (rank, target) = (output.number(), output.float());
+        let target = target.filter(|target| target.is_finite() && *target >= 0.0).ok_or_else(nonsense)?;
+        let of_rank = rank.and_then(|rank| targets.get_mut(rank));
+        *of_rank.ok_or_else(nonsense)? = target;
+    }
+    let (choice, name) = (output.byte(), output.section().ok_or_else(nonsense)?);
+    let choice = match choice {
+        Some(0) => Choice::Default,
+        Some(1) => {
+            let name = String::from_utf8_lossy(name).parse::<Selector>();
+            Choice::Named(name.map_err(|why| format!("howmuch: {why}"))?)
+        }
+        Some(2) => Choice::Own,
+        Some(3) => Choice::Home,
+        _ => return Err(nonsense()),
+    };
+    let mut chosen: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for _ in 0..output.number().ok_or_else(nonsense)? {
+        // Lua counts from 1.
+        let position = output.number().and_then(|number| number.checked_sub(1));
+        let position = position.filter(|position| *position < offered.len()).ok_or_else(nonsense)?;
+        let rank = output.number().filter(|rank| *rank < ranks).ok_or_else(nonsense)?;
+        chosen.entry(rank).or_default().push(position);
+    }
+    if choice == Choice::Home {
+        targets.fill(0.0);
+        for (rank, positions) in &chosen {
+            targets[*rank] = positions.iter().map(|position| offered[*position].load).sum();
+        }
+    }
+    Ok(Evaluated { targets, state, choice, chosen: chosen.into_iter().collect(), ..Evaluated::default() })
 }
 
 /// The object that policies do not have.

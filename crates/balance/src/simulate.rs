@@ -1,14 +1,17 @@
 //! Simulation: the decisions of all ranks over the load of a trace, with the policies and the state machines that ranks run.
+//!
+//! All ranks see the same metrics at a tick, and none sees what others decide at it. So the policy is run for many ranks in one
+//! call, to which the metrics are handed once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decide::{Balancer, Move, Note, Tick};
+use crate::decide::{Balancer, Move, Note, Offered, Run, Tick};
 use crate::ledger::Ledger;
 use crate::limit::RANKS_MAX;
 use crate::metric::{HALF_LIFE, Metrics};
-use crate::policy::Policy;
+use crate::policy::{Policy, Seat, View};
 use crate::resource::{Kind, Resource, ResourceId};
 use crate::setting::{Mode, Settings};
 use crate::trace::{Change, Trace};
@@ -63,10 +66,28 @@ pub struct Simulated {
     pub settled_s: Option<f64>,
 }
 
+impl Simulated {
+    /// Adds the remarks of a rank at a step.
+    fn note(&mut self, step: &mut Step, rank: usize, notes: Vec<Note>) {
+        for note in notes {
+            match &note {
+                Note::BackAndForth { .. } => self.back_and_forth += 1,
+                Note::NoGain { .. } => self.without_gain += 1,
+                Note::Failed { .. } => self.failures += 1,
+                _ => {}
+            }
+            if step.notes.len() < NOTES_MAX {
+                step.notes.push((rank, note));
+            }
+        }
+    }
+}
+
 /// The place and the load of resources.
 struct World {
     ranks: Vec<Vec<Resource>>,
-    places: HashMap<ResourceId, usize>,
+    /// The resources that there are.
+    known: HashSet<ResourceId>,
     /// The ranks that forward requests of resources which others have, and the part of the requests.
     proxies: HashMap<ResourceId, (usize, f64)>,
     request_rates: Vec<f64>,
@@ -76,7 +97,7 @@ impl World {
     fn new(ranks: usize) -> Self {
         Self {
             ranks: vec![Vec::new(); ranks],
-            places: HashMap::new(),
+            known: HashSet::new(),
             proxies: HashMap::new(),
             request_rates: vec![0.0; ranks],
         }
@@ -84,19 +105,18 @@ impl World {
 
     /// Sets the loads of resources, and adds those that are new.
     fn change(&mut self, changes: &[Change]) {
-        let mut known: HashMap<&ResourceId, f64> = HashMap::new();
+        let mut changed: HashMap<&ResourceId, f64> = HashMap::new();
         for change in changes {
-            if self.places.contains_key(&change.id) {
-                known.insert(&change.id, change.load);
+            if !self.known.insert(change.id.clone()) {
+                changed.insert(&change.id, change.load);
                 continue;
             }
             let rank = change.rank.min(self.ranks.len() - 1);
-            self.places.insert(change.id.clone(), rank);
             self.ranks[rank].push(Resource { id: change.id.clone(), load: change.load });
         }
-        if !known.is_empty() {
+        if !changed.is_empty() {
             for resource in self.ranks.iter_mut().flatten() {
-                if let Some(load) = known.get(&resource.id) {
+                if let Some(load) = changed.get(&resource.id) {
                     resource.load = *load;
                 }
             }
@@ -155,7 +175,6 @@ impl World {
                     self.proxies.remove(&resource.id);
                 }
             }
-            self.places.insert(resource.id.clone(), made.to);
             self.ranks[made.to].push(resource);
         }
     }
@@ -172,6 +191,20 @@ pub fn simulate(
     policy: &Arc<Policy>,
     settings: &Settings,
     ranks: usize,
+) -> Result<Simulated, String> {
+    simulate_until(trace, policy, settings, ranks, &|| false)
+}
+
+/// Simulates a policy on a trace as [`simulate`], until it is stopped: it is asked often whether it is.
+///
+/// # Errors
+/// A sentence, if there are too many ranks or too many ticks, or if it was stopped.
+pub fn simulate_until(
+    trace: &Trace,
+    policy: &Arc<Policy>,
+    settings: &Settings,
+    ranks: usize,
+    is_stopped: &dyn Fn() -> bool,
 ) -> Result<Simulated, String> {
     if !(1..=RANKS_MAX).contains(&ranks) {
         return Err(format!("{ranks} ranks; there can be 1 to {RANKS_MAX}"));
@@ -203,22 +236,22 @@ pub fn simulate(
         let offered: f64 = loads.iter().sum();
         let served: f64 = loads.iter().map(|load| load.min(trace.capacity)).sum();
         let served = if offered > 0.0 { served / offered } else { 1.0 };
+        // Once for all ranks, and before anything is offered: what gained nothing rests from now on.
+        let judged = ledger.judge(&loads, now, tick);
         let at_s = now.as_secs_f64();
         let mut step = Step { at_s, loads, served, moves: Vec::new(), notes: Vec::new(), log: Vec::new() };
-        for (rank, balancer) in balancers.iter_mut().enumerate() {
-            let seen = Tick { now, ranks: &metrics, numbers: &[], resources: &world.ranks[rank] };
-            let decision = balancer.tick(&seen, settings, &mut ledger);
-            for note in decision.notes {
-                match &note {
-                    Note::BackAndForth { .. } => simulated.back_and_forth += 1,
-                    Note::NoGain { .. } => simulated.without_gain += 1,
-                    Note::Failed { .. } => simulated.failures += 1,
-                    _ => {}
-                }
-                if step.notes.len() < NOTES_MAX {
-                    step.notes.push((rank, note));
-                }
+        simulated.note(&mut step, 0, judged);
+        let seen = |rank: usize| Tick { now, ranks: &metrics, numbers: &[], resources: &world.ranks[rank] };
+        let runs = run_all(&balancers, settings, &ledger, seen, is_stopped);
+        if runs.len() < ranks {
+            return Err("the simulation was stopped".to_owned());
+        }
+        for ((rank, balancer), run) in balancers.iter_mut().enumerate().zip(runs) {
+            if is_stopped() {
+                return Err("the simulation was stopped".to_owned());
             }
+            let decision = balancer.decide(&seen(rank), settings, &mut ledger, run);
+            simulated.note(&mut step, rank, decision.notes);
             let lines = decision.log.into_iter().take(NOTES_MAX.saturating_sub(step.log.len()));
             step.log.extend(lines.map(|line| (rank, line)));
             step.moves.extend(decision.moves);
@@ -238,4 +271,43 @@ pub fn simulate(
         Some(_) => None,
     };
     Ok(simulated)
+}
+
+/// Runs the policy for all ranks that have it in force. Returns their runs, and `None` for each other rank; nothing if it is stopped.
+fn run_all<'a>(
+    balancers: &[Balancer],
+    settings: &Settings,
+    ledger: &Ledger,
+    seen: impl Fn(usize) -> Tick<'a>,
+    is_stopped: &dyn Fn() -> bool,
+) -> Vec<Option<Run<'a>>> {
+    let Some(policy) = balancers.iter().find_map(Balancer::policy) else {
+        return balancers.iter().map(|_| None).collect();
+    };
+    let mut offered: Vec<Option<Offered<'a>>> = Vec::with_capacity(balancers.len());
+    for (rank, balancer) in balancers.iter().enumerate() {
+        let is_offered = policy.has_home() && balancer.policy().is_some();
+        offered.push(is_offered.then(|| balancer.offered(&seen(rank), settings, ledger)));
+    }
+    let mut seats: Vec<Seat<'_>> = Vec::with_capacity(balancers.len());
+    for (whoami, (balancer, offered)) in balancers.iter().zip(&offered).enumerate() {
+        if balancer.policy().is_some() {
+            let offered = offered.as_ref().map(|offered| &offered.resources[..]);
+            seats.push(Seat { whoami, state: balancer.state(), offered });
+        }
+    }
+    let Tick { now, ranks, .. } = seen(0);
+    let view = View { whoami: 0, ranks, now, tick: settings.tick(), state: None };
+    let evaluated = policy.run_all(&view, &seats, is_stopped);
+    let is_whole = evaluated.len() == seats.len();
+    drop(seats);
+    if !is_whole {
+        return Vec::new();
+    }
+    let (mut evaluated, mut runs) = (evaluated.into_iter(), Vec::with_capacity(balancers.len()));
+    for (balancer, offered) in balancers.iter().zip(offered) {
+        let run = balancer.policy().and_then(|_| evaluated.next());
+        runs.push(run.map(|evaluated| Run { offered, evaluated }));
+    }
+    runs
 }

@@ -26,7 +26,7 @@ use self::cluster::{Cluster, Moved, name, now};
 use self::point::{Load, Measurement, Move, Point, SequencerRecord, System};
 use self::results::{RANKS_TARGET, Results};
 use self::share::Means;
-use self::simulate::Start;
+use self::simulate::{Event, Simulations, Start, Workload};
 use crate::kit::arguments::FileArgs;
 use crate::kit::machine::load_average;
 use crate::kit::process::Crew;
@@ -243,26 +243,41 @@ async fn decide_all(args: &Args, report: &mut Report<Results>) -> Result<(), Ben
     let steps = Steps::new(simulate::policies().len() as u64);
     for policy in simulate::policies() {
         steps.step(&format!("decisions of {}", policy.name), 0)?;
-        // So that a signal is noticed.
-        tokio::task::yield_now().await;
-        report.decided.push(simulate::time_decision(policy, ranks, ticks)?);
+        report.decided.push(simulate::time_decision(policy, ranks, ticks).await?);
     }
     Ok(())
 }
 
-/// Simulates all policies.
+/// Simulates all policies, as many at a time as there are processors.
 async fn simulate_all(args: &Args, report: &mut Report<Results>) -> Result<(), BenchError> {
-    let simulations = args.simulations();
-    let steps = Steps::new((simulations.len() * simulate::policies().len()) as u64);
-    for (start, ranks, subtrees) in simulations {
-        for policy in simulate::policies() {
-            steps.step(&format!("{}, {ranks} ranks, {subtrees} subtrees, simulated", policy.name), 0)?;
-            tokio::task::yield_now().await;
-            report.simulated.push(simulate::run(policy, start, ranks, subtrees, args.ticks())?);
-        }
-        report.keep()?;
+    let mut jobs = Vec::new();
+    for (start, ranks, subtrees) in args.simulations() {
+        let workload = Workload { start, ranks, subtrees, ticks: args.ticks() };
+        jobs.extend(simulate::policies().iter().map(|policy| (policy, workload)));
     }
-    Ok(())
+    let steps = Steps::new(jobs.len() as u64);
+    let mut simulations = Simulations::start(jobs.clone())?;
+    // The numbers of those that are in the report, which has them in order.
+    let mut ended: Vec<usize> = Vec::new();
+    while let Some(event) = simulations.next().await {
+        match event {
+            Event::Begun(number) => {
+                let (policy, Workload { ranks, subtrees, .. }) = &jobs[number];
+                let name = policy.name;
+                steps.step(&format!("{name}, {ranks} ranks, {subtrees} subtrees, simulated"), 0)?;
+            }
+            Event::Ended(number, simulated) => {
+                let place = ended.partition_point(|known| *known < number);
+                ended.insert(place, number);
+                report.simulated.insert(place, simulated?);
+                report.keep()?;
+            }
+        }
+    }
+    match ended.len() == jobs.len() {
+        true => Ok(()),
+        false => Err(BenchError::Process("a bug in the simulation ended one of its threads".to_owned())),
+    }
 }
 
 async fn measure_once(

@@ -38,6 +38,9 @@ pub fn wire(bytes: &[u8]) {
     if let Ok(revoked) = wire::get_revoked(&body) {
         assert_eq!(wire::get_revoked(&wire::revoked(&revoked)), Ok(revoked));
     }
+    if let Ok(moving) = wire::get_moving(&body) {
+        assert_eq!(wire::get_moving(&wire::moving(&moving)), Ok(moving));
+    }
     if let Ok(reply) = wire::get_reply(kind, &body) {
         let frame = frame(|outbox| wire::put_reply(outbox, 1, &reply));
         assert_eq!(frame.map(|frame| wire::get_reply(frame.kind, &frame.body)), Some(Ok(reply)));

@@ -64,6 +64,21 @@ pub struct RankLoad {
     pub resources: Vec<ResourceLoad>,
 }
 
+impl RankLoad {
+    /// Returns it with the `limit` busiest sequencers only, the busiest first.
+    pub fn busiest(mut self, limit: usize) -> RankLoad {
+        let by_rate = |one: &ResourceLoad, other: &ResourceLoad| {
+            other.requests_per_second.total_cmp(&one.requests_per_second).then_with(|| one.id.cmp(&other.id))
+        };
+        if limit < self.resources.len() {
+            self.resources.select_nth_unstable_by(limit, by_rate);
+            self.resources.truncate(limit);
+        }
+        self.resources.sort_unstable_by(by_rate);
+        self
+    }
+}
+
 /// The load of a sequencer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceLoad {
@@ -95,5 +110,23 @@ mod tests {
         let idle = rate.per_second(now + Duration::from_secs(60));
         assert!(idle < 0.1, "{idle}");
         assert_eq!(Rate::default().per_second(now), 0.0);
+    }
+
+    #[test]
+    fn the_busiest_come_first_and_of_equal_ones_those_with_the_lesser_id() {
+        let resource = |id: &str, requests_per_second: f64| ResourceLoad {
+            id: id.parse().unwrap(),
+            requests_per_second,
+            waiting: 0,
+            held: false,
+            moving: false,
+        };
+        let all = vec![resource("c", 1.0), resource("a", 1.0), resource("b", 9.0), resource("d", 0.0)];
+        let load = RankLoad { queue: 5, resources: all, ..RankLoad::default() };
+        for (limit, busiest) in [(9, "bacd"), (4, "bacd"), (3, "bac"), (2, "ba"), (1, "b"), (0, "")] {
+            let load = load.clone().busiest(limit);
+            let ids: String = load.resources.iter().map(|resource| resource.id.to_string()).collect();
+            assert_eq!((ids.as_str(), load.queue), (busiest, 5));
+        }
     }
 }

@@ -14,8 +14,8 @@ mod run;
 mod sequencer;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
@@ -26,8 +26,9 @@ pub use sequencer::{Sequencer, Statistics};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::load::RankLoad;
-use crate::place::{Caller, RankNumber};
+use crate::place::{Caller, Mode, RankNumber};
 use crate::service::{Call, Reply};
+use crate::wire::Moving;
 
 /// The longest pause between attempts to reach a daemon.
 const BACKOFF_MAX: Duration = Duration::from_millis(50);
@@ -84,6 +85,8 @@ pub(crate) struct Ranks {
     begun: Mutex<BTreeMap<RankNumber, Begun>>,
     /// True once the sessions have ended: no further one begins.
     ended: AtomicBool,
+    /// These sessions, for the background of each.
+    itself: Weak<Ranks>,
 }
 
 /// A session with a rank that has begun. It ends when the sender is used or dropped.
@@ -110,6 +113,8 @@ pub(crate) struct Inner {
     moved: Notify,
     useless: AtomicU64,
     sequencers: Sequencers,
+    /// The sessions with all ranks.
+    ranks: Weak<Ranks>,
     /// True once the session has ended.
     over: AtomicBool,
     /// The reason why there is no binding.
@@ -134,7 +139,7 @@ impl Session {
         link.features = 0;
         link.backoff_max = link.backoff_max.min(BACKOFF_MAX);
         link.silence_timeout = link.silence_timeout.min(SILENCE_MAX);
-        let ranks = Ranks {
+        let ranks = Arc::new_cyclic(|itself| Ranks {
             options: Arc::new(options),
             link_options: Arc::new(link),
             caller,
@@ -142,9 +147,10 @@ impl Session {
             sequencers: Arc::default(),
             begun: Mutex::default(),
             ended: AtomicBool::new(false),
-        };
+            itself: itself.clone(),
+        });
         ranks.rank(ranks.options.rank)?;
-        Ok(Session { ranks: Arc::new(ranks) })
+        Ok(Session { ranks })
     }
 
     /// Returns a handle on a sequencer, whether it exists or not.
@@ -178,6 +184,14 @@ impl Session {
     /// `Unavailable` if it does not in time.
     pub(crate) async fn reach(&self, rank: RankNumber) -> Result<(), StoreError> {
         call::reach(&self.ranks, rank).await
+    }
+
+    /// Waits until a rank answers a request that is sent now.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not in time.
+    pub(crate) async fn answers(&self, rank: RankNumber) -> Result<(), StoreError> {
+        call::answers(&self.ranks, rank).await
     }
 
     /// Makes a call at a rank, and nowhere else.
@@ -251,6 +265,7 @@ impl Ranks {
             moved: Notify::new(),
             useless: AtomicU64::new(0),
             sequencers: self.sequencers.clone(),
+            ranks: self.itself.clone(),
             over: AtomicBool::new(false),
             error: Mutex::default(),
             runtime: runtime.handle().clone(),
@@ -274,6 +289,24 @@ impl Inner {
 
     fn state(&self, id: &ObjectId) -> Option<Arc<sequencer::State>> {
         self.sequencers.lock().get(id).cloned()
+    }
+
+    /// Begins a session with the rank that a sequencer is about to move to, if requests from here will go there: the first one is to
+    /// find a connection.
+    fn expect(&self, moving: &Moving) {
+        let goes_along = match moving.mode {
+            Mode::Client => true,
+            Mode::Proxy => false,
+            Mode::ProxyHalf => !self.client.is_multiple_of(2),
+        };
+        let is_used = self.state(&moving.id).is_some_and(|state| state.rank() == self.rank);
+        if goes_along
+            && is_used
+            && let Some(ranks) = self.ranks.upgrade()
+        {
+            // Where it cannot begin now, the redirection begins it.
+            let _ = ranks.rank(moving.to);
+        }
     }
 
     /// Returns whether the session is still spoken for by this binding.

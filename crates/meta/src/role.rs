@@ -194,7 +194,7 @@ impl Handle {
 
     /// Returns the load of the rank, with that of the `limit` busiest sequencers.
     pub fn load(&self, limit: usize) -> RankLoad {
-        self.shared.core.lock().load(clock::now(), limit)
+        self.shared.load(limit)
     }
 
     /// Returns up to `limit` migrations away from this rank that are under way: the sequencer, the rank that it goes to, and

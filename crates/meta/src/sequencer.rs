@@ -59,6 +59,18 @@ impl Sequencer {
         }
     }
 
+    /// Returns the bound that is reserved when a sequencer with this tail is loaded for somebody who waits for positions.
+    pub fn first_bound(tail: u64) -> u64 {
+        tail.saturating_add(BATCH_MIN).min(POSITIONS)
+    }
+
+    /// Takes in that more was reserved, durably, when it was loaded.
+    pub fn reserved_ahead(&mut self, now: Duration, bound: u64) {
+        // What may be with a holder ends at the bound of before.
+        assert!(self.lent.is_none() && self.writing.is_none() && bound >= self.reserved);
+        (self.reserved, self.began) = (bound, Some(now));
+    }
+
     /// Returns the next position. While positions are lent, it is the first of those.
     pub fn tail(&self) -> u64 {
         self.tail

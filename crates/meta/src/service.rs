@@ -21,12 +21,12 @@ pub use message::{Call, Output, Record, Reply, Shown, StoreOrder};
 pub use migration::Migrations;
 use nacre_object::ObjectId;
 
-use self::migration::{Moving, order_move};
+use self::migration::{Known, Moving, order_move};
 use crate::capability::{
     self, Capabilities, Counts, Grant, NotHeld, Order, Policy, Programs, Session, Ticket,
 };
 use crate::load::Rate;
-use crate::place::{Place, RankNumber};
+use crate::place::RankNumber;
 use crate::sequencer::{POSITIONS, Sequencer};
 
 /// The most positions in one request.
@@ -70,8 +70,8 @@ enum Entry {
     Loading(Vec<(Ticket, Option<Session>, Call)>),
     Creating(Ticket, Vec<(Ticket, Option<Session>, Call)>),
     Live(Box<Live>),
-    /// Another rank has authority over it, as was found at this time.
-    Elsewhere(Place, Duration),
+    /// Another rank has authority over it.
+    Elsewhere(Known),
 }
 
 /// A rank that has authority, with the sequencers that it keeps. (The namespace is changed by [`crate::Rank`], which needs none.)
@@ -264,7 +264,10 @@ impl ActiveRank {
         {
             return out.push(Output::Reply(ticket, Reply::Exhausted));
         }
-        self.rate.count(now);
+        // What another rank says is no load.
+        if call != Call::Expect {
+            self.rate.count(now);
+        }
         self.admit(now, ticket, session, id, call, out);
     }
 
@@ -278,16 +281,19 @@ impl ActiveRank {
         out: &mut Vec<Output>,
     ) {
         match self.sequencers.get_mut(id) {
-            Some(Entry::Elsewhere(place, since)) if migration::is_known(&call, now, *since) => {
-                out.push(Output::Reply(ticket, migration::elsewhere(&call, *place)));
+            Some(Entry::Elsewhere(known)) if known.answers(&call, now) => {
+                out.push(Output::Reply(ticket, migration::elsewhere(&call, known.place)));
             }
             None | Some(Entry::Elsewhere(..)) => {
+                let reserves = matches!(call, Call::Next(_) | Call::Expect);
                 self.sequencers.insert(id.clone(), Entry::Loading(vec![(ticket, session, call)]));
-                out.push(Output::Store(id.clone(), StoreOrder::Load));
+                out.push(Output::Store(id.clone(), StoreOrder::Load { reserves }));
             }
             Some(Entry::Loading(calls) | Entry::Creating(_, calls)) => calls.push((ticket, session, call)),
             Some(Entry::Live(live)) => {
-                live.rate.count(now);
+                if call != Call::Expect {
+                    live.rate.count(now);
+                }
                 self.call_live(now, ticket, session, id, call, out);
             }
         }
@@ -308,6 +314,10 @@ impl ActiveRank {
         match call {
             Call::Create(_) => reply(out, Reply::Exists),
             Call::Move(to, mode) => return self.begin_move(now, ticket, id, (to, mode), out),
+            Call::Expect => {
+                live.sequencer.want(0);
+                reply(out, Reply::Done);
+            }
             Call::Look if !live.leaving => {
                 let shown = match self.sequencers.get(id) {
                     Some(Entry::Live(live)) => self.shown(id, live),
@@ -396,16 +406,38 @@ impl ActiveRank {
 
     /// Takes in what was loaded: a record, or that there is no such sequencer.
     pub fn loaded(&mut self, now: Duration, id: &ObjectId, found: Option<Record>, out: &mut Vec<Output>) {
+        self.take_loaded(now, id, found.map(|record| (record, record.reserved)), out);
+    }
+
+    /// Takes in that a record of this rank was loaded, which nobody caches, and that positions from the tail on were reserved with that.
+    pub fn loaded_ahead(
+        &mut self,
+        now: Duration,
+        id: &ObjectId,
+        record: Record,
+        tail: u64,
+        out: &mut Vec<Output>,
+    ) {
+        self.take_loaded(now, id, Some((record, tail)), out);
+    }
+
+    fn take_loaded(
+        &mut self,
+        now: Duration,
+        id: &ObjectId,
+        found: Option<(Record, u64)>,
+        out: &mut Vec<Output>,
+    ) {
         let Some(Entry::Loading(calls)) = self.sequencers.get_mut(id) else { return };
         let mut calls = std::mem::take(calls);
         match found {
-            Some(record) if record.place.rank != self.rank => {
-                self.sequencers.insert(id.clone(), Entry::Elsewhere(record.place, now));
+            Some((record, _)) if record.place.rank != self.rank => {
+                self.sequencers.insert(id.clone(), Entry::Elsewhere(Known::new(record.place, now)));
                 for (ticket, _, call) in calls {
                     out.push(Output::Reply(ticket, migration::elsewhere(&call, record.place)));
                 }
             }
-            Some(record) => self.begin(now, id, record, true, calls, out),
+            Some(found) => self.begin(now, id, found, true, calls, out),
             None => {
                 let create = calls.iter().position(|(_, _, call)| matches!(call, Call::Create(_)));
                 let later = calls.split_off(create.unwrap_or(calls.len()));
@@ -429,12 +461,15 @@ impl ActiveRank {
         &mut self,
         now: Duration,
         id: &ObjectId,
-        record: Record,
+        (record, tail): (Record, u64),
         held: bool,
         calls: Vec<(Ticket, Option<Session>, Call)>,
         out: &mut Vec<Output>,
     ) {
-        let mut sequencer = Sequencer::new(record.reserved);
+        let mut sequencer = Sequencer::new(tail);
+        if tail < record.reserved {
+            sequencer.reserved_ahead(now, record.reserved);
+        }
         // Its lease may have been asked for just before the earlier rank ended.
         let held_for = record.cached.filter(|_| held);
         if held_for.is_some() {
@@ -466,11 +501,11 @@ impl ActiveRank {
         let (ticket, calls) = (*ticket, std::mem::take(calls));
         if let Some(record) = stored {
             out.push(Output::Reply(ticket, Reply::Done));
-            return self.begin(now, id, record, false, calls, out);
+            return self.begin(now, id, (record, record.reserved), false, calls, out);
         }
         out.push(Output::Reply(ticket, Reply::Exists));
         self.sequencers.insert(id.clone(), Entry::Loading(calls));
-        out.push(Output::Store(id.clone(), StoreOrder::Load));
+        out.push(Output::Store(id.clone(), StoreOrder::Load { reserves: false }));
     }
 
     /// Takes in that the record that was to be written is durable.

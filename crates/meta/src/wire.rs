@@ -77,6 +77,8 @@ pub const ELSEWHERE: MessageKind = MessageKind::new(META, 29);
 pub const LOAD: MessageKind = MessageKind::new(META, 30);
 /// The reply to [`LOAD`]. Body: a [`RankLoad`].
 pub const LOADED: MessageKind = MessageKind::new(META, 31);
+/// [`Call::Expect`], from the rank that had the sequencer.
+pub const EXPECT: MessageKind = MessageKind::new(META, 32);
 
 /// The most addresses of a rank.
 pub const ADDRESSES_MAX: usize = 16;
@@ -304,6 +306,45 @@ pub fn get_revoked(payload: &Bytes) -> Result<Revoked, WireError> {
     Ok(Revoked { grant, quota, id: get_id(&mut cursor)? })
 }
 
+/// A sequencer that is about to move, as the sessions of its rank are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moving {
+    /// The rank that gets it.
+    pub to: RankNumber,
+    /// The way to it from then on.
+    pub mode: Mode,
+    /// The sequencer.
+    pub id: ObjectId,
+}
+
+/// The mark of a [`Moving`] in the place of a flag that no [`Revoked`] has: earlier versions of clients do not read it.
+const MOVING: u8 = 2;
+
+/// Returns an event that tells a session where a sequencer is about to move.
+pub fn moving(moving: &Moving) -> Bytes {
+    let mut out = BytesMut::with_capacity(17 + moving.id.as_bytes().len());
+    out.extend_from_slice(&u64::from(moving.to).to_le_bytes());
+    out.extend_from_slice(&[MOVING]);
+    out.extend_from_slice(&u64::from(mode_number(moving.mode)).to_le_bytes());
+    out.extend_from_slice(moving.id.as_bytes());
+    out.freeze()
+}
+
+/// Reads such an event.
+///
+/// # Errors
+/// If the payload is malformed.
+pub fn get_moving(payload: &Bytes) -> Result<Moving, WireError> {
+    let mut cursor = Cursor::new(payload);
+    let (to, mark, mode) = (cursor.u64()?, cursor.u8()?, cursor.u64()?);
+    let to = RankNumber::try_from(to).ok().filter(|to| *to <= RANK_MAX);
+    let mode = u8::try_from(mode).ok().and_then(mode_of);
+    match (to, mode) {
+        (Some(to), Some(mode)) if mark == MOVING => Ok(Moving { to, mode, id: get_id(&mut cursor)? }),
+        _ => Err(WireError::Malformed("no event about a sequencer that moves")),
+    }
+}
+
 /// Returns the kind of a call.
 pub fn kind(call: &Call) -> MessageKind {
     match call {
@@ -318,6 +359,7 @@ pub fn kind(call: &Call) -> MessageKind {
         Call::Release(..) => RELEASE,
         Call::Assert(_) => ASSERT,
         Call::Move(..) => MOVE,
+        Call::Expect => EXPECT,
     }
 }
 
@@ -326,7 +368,7 @@ pub fn kind(call: &Call) -> MessageKind {
 pub fn put_call(outbox: &mut Outbox, id: u64, sequencer: &ObjectId, call: &Call) {
     let open = outbox.begin(kind(call), id);
     match call {
-        Call::Remove | Call::Look | Call::Read | Call::Acquire => {}
+        Call::Remove | Call::Look | Call::Read | Call::Acquire | Call::Expect => {}
         Call::Create(policy) | Call::SetPolicy(policy) => {
             let (code, first, second) = policy_numbers(*policy);
             outbox.u8(code);
@@ -363,6 +405,7 @@ pub fn get_call(kind: MessageKind, body: &Bytes) -> Result<(ObjectId, Call), Wir
         SET_POLICY => Call::SetPolicy(get_policy(&mut cursor)?),
         LOOK => Call::Look,
         ACQUIRE => Call::Acquire,
+        EXPECT => Call::Expect,
         EXTEND => Call::Extend(cursor.u64()?),
         RELEASE => Call::Release(cursor.u64()?, cursor.u64()?),
         ASSERT => Call::Assert(cursor.u64()?),

@@ -556,7 +556,7 @@ impl Cluster {
                         let time = self.network.send(now, HEAD_BYTES, &mut self.rank_node, node);
                         self.events.add(time, Event::Taken { client, epoch, first });
                     }
-                    Output::Store(_, StoreOrder::Load) => {
+                    Output::Store(_, StoreOrder::Load { .. }) => {
                         self.rank.loaded(time, &self.sequencer, Some(self.record), &mut out);
                     }
                     Output::Store(_, StoreOrder::Write(_, record)) => {

@@ -2,14 +2,17 @@
 //! change; and the processor time of one decision.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_balance::limit::MOVES_PER_TICK_MAX;
 use nacre_balance::{
     Balancer, Change, Kind, Ledger, Metrics, Policy, Resource, ResourceId, SHIPPED, Settings, Shipped, Tick,
-    Trace, simulate,
+    Trace, simulate_until,
 };
+use parking_lot::Mutex;
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use crate::BenchError;
 use crate::kit::machine::cpu_time;
@@ -99,40 +102,131 @@ pub(super) fn fits(start: Start, subtrees: usize, ticks: usize) -> bool {
     start == Start::Skewed || subtrees <= ticks * MOVES_PER_TICK_MAX as usize / 2
 }
 
+/// Load, and where it is at first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Workload {
+    pub(super) start: Start,
+    pub(super) ranks: usize,
+    pub(super) subtrees: usize,
+    pub(super) ticks: usize,
+}
+
+impl Workload {
+    /// Returns the load as a trace.
+    fn trace(&self) -> Result<Trace, BenchError> {
+        let Workload { start, ranks, subtrees, ticks } = *self;
+        let is_busy = |rank: usize| start == Start::Skewed && rank < ranks.div_ceil(4);
+        let mut changes = Vec::with_capacity(subtrees);
+        for number in 0..subtrees {
+            let rank = if start == Start::One { 0 } else { number % ranks };
+            let load = if is_busy(rank) { SKEW * load(number) } else { load(number) };
+            changes.push(Change { at_s: 0.0, id: id(number)?, load, rank });
+        }
+        let total: f64 = changes.iter().map(|change| change.load).sum();
+        Ok(Trace {
+            ranks: Some(ranks),
+            capacity: total / ranks as f64 / BUSY,
+            seconds: TICK.as_secs_f64() * ticks.saturating_sub(1) as f64,
+            changes,
+        })
+    }
+}
+
+/// A simulation that is to be made: a policy, and its load.
+type Job = (&'static Shipped, Workload);
+
+/// Events of simulations, with their numbers.
+pub(super) enum Event {
+    Begun(usize),
+    Ended(usize, Result<Simulated, BenchError>),
+}
+
+/// Simulations on threads of their own, one for each processor. Dropping this stops them, which is not waited for.
+pub(super) struct Simulations {
+    events: mpsc::UnboundedReceiver<Event>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl Simulations {
+    /// Begins simulations. They are made in their order.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub(super) fn start(jobs: Vec<Job>) -> Result<Self, BenchError> {
+        let (sender, events) = mpsc::unbounded_channel();
+        let simulations = Self { events, is_stopped: Arc::default() };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
+        let (jobs, next, trace) = (Arc::new(jobs), Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+        for _ in 0..threads {
+            let (jobs, next, trace, sender) = (jobs.clone(), next.clone(), trace.clone(), sender.clone());
+            let is_stopped = simulations.is_stopped.clone();
+            let work = move || {
+                let stopped = || is_stopped.load(Ordering::Relaxed);
+                while !stopped() {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((policy, workload)) = jobs.get(number) else { return };
+                    // Whoever wanted them may be gone.
+                    let _ = sender.send(Event::Begun(number));
+                    let simulated = shared_trace(&trace, workload)
+                        .and_then(|trace| run(policy, workload, &trace, &stopped));
+                    let _ = sender.send(Event::Ended(number, simulated));
+                }
+            };
+            let thread = std::thread::Builder::new().name("nacre-simulation".to_owned()).spawn(work);
+            thread.map_err(BenchError::io("start a thread"))?;
+        }
+        Ok(simulations)
+    }
+
+    /// Returns the next event; `None` once no thread is left.
+    pub(super) async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+}
+
+impl Drop for Simulations {
+    fn drop(&mut self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A load that was made a trace.
+type Traced = (Workload, Arc<Trace>);
+
+/// Returns the trace of a load, which is made once for all policies.
+fn shared_trace(latest: &Mutex<Option<Traced>>, workload: &Workload) -> Result<Arc<Trace>, BenchError> {
+    let mut latest = latest.lock();
+    if let Some((known, trace)) = &*latest
+        && known == workload
+    {
+        return Ok(trace.clone());
+    }
+    let trace = Arc::new(workload.trace()?);
+    *latest = Some((*workload, trace.clone()));
+    Ok(trace)
+}
+
 /// Simulates a policy that ships.
 ///
 /// # Errors
-/// If the simulator takes no such load.
-pub(super) fn run(
+/// If the simulator takes no such load, or it was stopped.
+fn run(
     shipped: &Shipped,
-    start: Start,
-    ranks: usize,
-    subtrees: usize,
-    ticks: usize,
+    workload: &Workload,
+    trace: &Trace,
+    is_stopped: &dyn Fn() -> bool,
 ) -> Result<Simulated, BenchError> {
-    let is_busy = |rank: usize| start == Start::Skewed && rank < ranks.div_ceil(4);
-    let mut changes = Vec::with_capacity(subtrees);
-    for number in 0..subtrees {
-        let rank = if start == Start::One { 0 } else { number % ranks };
-        let load = if is_busy(rank) { SKEW * load(number) } else { load(number) };
-        changes.push(Change { at_s: 0.0, id: id(number)?, load, rank });
-    }
-    let total: f64 = changes.iter().map(|change| change.load).sum();
-    let biggest = changes.iter().map(|change| change.load).fold(0.0, f64::max);
-    let mean = total / ranks as f64;
-    let trace = Trace {
-        ranks: Some(ranks),
-        capacity: mean / BUSY,
-        seconds: TICK.as_secs_f64() * ticks.saturating_sub(1) as f64,
-        changes,
-    };
+    let Workload { start, ranks, subtrees, .. } = *workload;
+    let mean = trace.capacity * BUSY;
+    let biggest = trace.changes.iter().map(|change| change.load).fold(0.0, f64::max);
     let settings = Settings {
         tick_ms: TICK.as_millis() as u64,
         moves_per_tick: MOVES_PER_TICK_MAX,
         ..Settings::default()
     };
     let begun = Instant::now();
-    let simulated = simulate(&trace, &compiled(shipped)?, &settings, ranks).map_err(BenchError::Process)?;
+    let simulated = simulate_until(trace, &compiled(shipped)?, &settings, ranks, is_stopped);
+    let simulated = simulated.map_err(BenchError::Process)?;
     let took_ms = begun.elapsed().as_secs_f64() * 1e3;
     let imbalances: Vec<f64> = simulated.steps.iter().map(nacre_balance::Step::imbalance).collect();
     let most = 1.0 + UNEVEN + biggest / mean;
@@ -164,7 +258,11 @@ pub(super) fn run(
 ///
 /// # Errors
 /// If the policy fails.
-pub(super) fn time_decision(shipped: &Shipped, ranks: usize, ticks: u32) -> Result<Decided, BenchError> {
+pub(super) async fn time_decision(
+    shipped: &Shipped,
+    ranks: usize,
+    ticks: u32,
+) -> Result<Decided, BenchError> {
     let mut resources = Vec::with_capacity(OWN);
     for number in 0..OWN {
         resources.push(Resource { id: id(number)?, load: load(number) });
@@ -186,6 +284,8 @@ pub(super) fn time_decision(shipped: &Shipped, ranks: usize, ticks: u32) -> Resu
     balancer.install(compiled(shipped)?);
     let (settings, mut times_ms) = (Settings::default(), Vec::new());
     for number in 1..=ticks {
+        // So that a signal is noticed.
+        tokio::task::yield_now().await;
         let tick = Tick { now: TICK * number, ranks: &metrics, numbers: &[], resources: &resources };
         // A new one each time, as nothing is moved here, which it would take for moves without gain.
         let mut ledger = Ledger::default();
@@ -214,8 +314,10 @@ mod tests {
     fn load_gets_even_and_stays_so() {
         let policy = nacre_balance::shipped("adaptable").unwrap();
         for start in [Start::One, Start::Skewed] {
+            let workload = Workload { start, ranks: 4, subtrees: 400, ticks: 12 };
+            let trace = workload.trace().unwrap();
             // A busy machine may stop a policy for its time.
-            let once = |_| run(policy, start, 4, 400, 12).ok().filter(|one| one.failures == 0);
+            let once = |_| run(policy, &workload, &trace, &|| false).ok().filter(|one| one.failures == 0);
             let simulated = (0..20).find_map(once).unwrap();
             assert_eq!(simulated.ticks, 12, "{simulated:?}");
             assert!(simulated.imbalances[0] > 1.5, "{simulated:?}");
@@ -225,10 +327,54 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_decision_takes_time_and_every_policy_makes_one() {
+    #[tokio::test]
+    async fn simulations_are_made_beside_each_other_and_stop_when_nobody_wants_them() {
+        let jobs = |ticks, subtrees| {
+            let workload = Workload { start: Start::Skewed, ranks: 4, subtrees, ticks };
+            policies().iter().map(|policy| (policy, workload)).collect::<Vec<Job>>()
+        };
+        let mut simulations = Simulations::start(jobs(3, 100)).unwrap();
+        let (mut begun, mut ended) = (Vec::new(), Vec::new());
+        while let Some(event) = simulations.next().await {
+            match event {
+                Event::Begun(number) => begun.push(number),
+                Event::Ended(number, simulated) => {
+                    // A busy machine may stop a policy for its time.
+                    if let Ok(simulated) = simulated {
+                        assert_eq!(simulated.policy, SHIPPED[number].name);
+                    }
+                    ended.push(number);
+                }
+            }
+        }
+        begun.sort_unstable();
+        ended.sort_unstable();
+        assert_eq!(begun, (0..SHIPPED.len()).collect::<Vec<_>>());
+        assert_eq!(ended, begun);
+
+        // These would take for ever, and let go of their jobs all the same.
+        let simulations = Simulations::start(jobs(1_000_000, 10)).unwrap();
+        let is_stopped = Arc::downgrade(&simulations.is_stopped);
+        drop(simulations);
+        tokio::time::timeout(Duration::from_secs(60), async {
+            while is_stopped.strong_count() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .expect("their threads go on");
+    }
+
+    #[tokio::test]
+    async fn a_decision_takes_time_and_every_policy_makes_one() {
         for policy in policies() {
-            let decided = (0..20).find_map(|_| time_decision(policy, 20, 4).ok()).unwrap();
+            let mut decided = None;
+            for _ in 0..20 {
+                if decided.is_none() {
+                    decided = time_decision(policy, 20, 4).await.ok();
+                }
+            }
+            let decided = decided.unwrap();
             assert!(decided.ms.max > 0.0 && decided.ms.median <= decided.ms.max, "{decided:?}");
         }
     }

@@ -1,15 +1,17 @@
 //! A client process of the study: its clients do one phase after the other, each to its end before the next begins anywhere.
 
+mod folder;
+mod library;
+
 use std::fs::File;
-use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use nacre::fs::{Creation, Credentials, Error, Ino, InodeKind, PAGE_ENTRIES_MAX, Rank, RankOptions};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, fsync, openat, renameat, statat, unlinkat};
+use nacre::fs::{Creation, Credentials, Error, Ino, InodeKind, Rank, RankOptions};
 use serde::{Deserialize, Serialize};
 
+use self::folder::Folder;
+use self::library::Library;
 use super::point::Layout;
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
@@ -257,98 +259,6 @@ async fn work(clients: &mut Clients, work: Work, begin: Instant) -> Result<Clien
     })
 }
 
-/// The clients that use the library: each has the rank of one of the connections.
-struct Library {
-    ranks: Vec<Rank>,
-    user: Credentials,
-    directories: Vec<Ino>,
-}
-
-impl Library {
-    /// Does the work of one client.
-    async fn go(
-        &self,
-        orders: &Orders,
-        place: usize,
-        made: u32,
-        work: Work,
-        begin: Instant,
-    ) -> Result<Progress, BenchError> {
-        let mut progress = Progress::new()?;
-        for number in work.numbers(made) {
-            if work.is_over(begin) {
-                break;
-            }
-            let started = Instant::now();
-            let entries = self.step(orders, place, made, work, number).await?;
-            progress.add(started.elapsed(), entries);
-        }
-        Ok(progress)
-    }
-
-    /// Does one operation, and returns the number of entries that were listed.
-    async fn step(
-        &self,
-        orders: &Orders,
-        place: usize,
-        made: u32,
-        work: Work,
-        number: u32,
-    ) -> Result<u64, BenchError> {
-        let (rank, user, directory) =
-            (&self.ranks[place % self.ranks.len()], &self.user, self.directories[place]);
-        let (client, bytes) = (orders.first + place as u32, orders.file_bytes);
-        match work {
-            Work::Create { .. } => {
-                let (name, creation) = (name(client, number, false), Creation::new(InodeKind::File, 0o644));
-                let file = rank.create(user, directory, name.as_bytes(), creation).await.map_err(failed)?;
-                if bytes > 0 {
-                    let content = Bytes::from(content(bytes, client, number));
-                    rank.write_file(file.ino, 0, content).await.map_err(failed)?;
-                }
-            }
-            Work::Check { renamed } => {
-                let name = name(client, number, renamed);
-                let file = rank.lookup(user, directory, name.as_bytes()).await.map_err(failed)?;
-                let read = rank.read_file(file.ino, 0, bytes as usize + 1).await.map_err(failed)?;
-                if read[..] != content(bytes, client, number)[..] {
-                    return Err(lost(&name, "holds something else than was written"));
-                }
-            }
-            Work::Stat => {
-                let name = name(client, number, false);
-                let found = rank.lookup(user, directory, name.as_bytes()).await.map_err(failed)?;
-                if found.size != u64::from(bytes) {
-                    return Err(lost(&name, "has another size"));
-                }
-            }
-            Work::Rename => {
-                let (old, new) = (name(client, number, false), name(client, number, true));
-                let (from, to) = ((directory, old.as_bytes()), (directory, new.as_bytes()));
-                rank.rename(user, from, to, false).await.map_err(failed)?;
-            }
-            Work::List { entries, .. } => {
-                let (mut after, mut found) = (Bytes::new(), 0);
-                loop {
-                    let page = rank.readdir(user, directory, &after, PAGE_ENTRIES_MAX, false).await;
-                    let page = page.map_err(failed)?;
-                    found += page.entries.len() as u64;
-                    match page.entries.last() {
-                        Some(last) if page.more => after = last.name.clone(),
-                        _ => break,
-                    }
-                }
-                return listed(found, entries, made);
-            }
-            Work::Unlink => {
-                let name = name(client, number, true);
-                rank.unlink(user, directory, name.as_bytes()).await.map_err(failed)?;
-            }
-        }
-        Ok(0)
-    }
-}
-
 /// Checks the number of entries of a directory, and returns it.
 fn listed(found: u64, expected: Option<u64>, made: u32) -> Result<u64, BenchError> {
     let expected = expected.unwrap_or(made.into());
@@ -357,116 +267,6 @@ fn listed(found: u64, expected: Option<u64>, made: u32) -> Result<u64, BenchErro
         return Err(BenchError::Lost(text));
     }
     Ok(found)
-}
-
-/// The clients that make system calls, each in a thread of its own, relative to its open directory.
-struct Folder {
-    directories: Vec<File>,
-    syncs: bool,
-}
-
-impl Folder {
-    /// Does the work of one client.
-    fn go(
-        &self,
-        orders: &Orders,
-        place: usize,
-        made: u32,
-        work: Work,
-        begin: Instant,
-    ) -> Result<Progress, BenchError> {
-        let mut progress = Progress::new()?;
-        for number in work.numbers(made) {
-            if work.is_over(begin) {
-                break;
-            }
-            let started = Instant::now();
-            let entries = self.step(orders, place, made, work, number)?;
-            progress.add(started.elapsed(), entries);
-        }
-        Ok(progress)
-    }
-
-    /// Does one operation, and returns the number of entries that were listed.
-    fn step(
-        &self,
-        orders: &Orders,
-        place: usize,
-        made: u32,
-        work: Work,
-        number: u32,
-    ) -> Result<u64, BenchError> {
-        let directory = &self.directories[place];
-        let (client, bytes) = (orders.first + place as u32, orders.file_bytes);
-        match work {
-            Work::Create { .. } => {
-                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-                let name = name(client, number, false);
-                let file =
-                    openat(directory, &name, flags, Mode::from_raw_mode(0o644)).map_err(call("create"))?;
-                if bytes > 0 {
-                    let mut file = File::from(file);
-                    file.write_all(&content(bytes, client, number))
-                        .map_err(BenchError::io("write a file"))?;
-                    if self.syncs {
-                        fsync(&file).map_err(call("sync"))?;
-                    }
-                }
-                self.sync(directory)?;
-            }
-            Work::Check { renamed } => {
-                let name = name(client, number, renamed);
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                let file = openat(directory, &name, flags, Mode::empty()).map_err(call("open"))?;
-                let mut read = Vec::new();
-                File::from(file).read_to_end(&mut read).map_err(BenchError::io("read a file"))?;
-                if read != content(bytes, client, number) {
-                    return Err(lost(&name, "holds something else than was written"));
-                }
-            }
-            Work::Stat => {
-                let name = name(client, number, false);
-                let found = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(call("stat"))?;
-                if found.st_size as u64 != u64::from(bytes) {
-                    return Err(lost(&name, "has another size"));
-                }
-            }
-            Work::Rename => {
-                let (old, new) = (name(client, number, false), name(client, number, true));
-                renameat(directory, &old, directory, &new).map_err(call("rename"))?;
-                self.sync(directory)?;
-            }
-            Work::List { entries, .. } => {
-                let mut found = 0;
-                for entry in Dir::read_from(directory).map_err(call("list"))? {
-                    let entry = entry.map_err(call("list"))?;
-                    let is_own = matches!(entry.file_name().to_bytes(), b"." | b"..");
-                    found += u64::from(!is_own);
-                }
-                return listed(found, entries, made);
-            }
-            Work::Unlink => {
-                let name = name(client, number, true);
-                unlinkat(directory, &name, AtFlags::empty()).map_err(call("unlink"))?;
-                self.sync(directory)?;
-            }
-        }
-        Ok(0)
-    }
-
-    /// Makes the change of a directory durable, if it is to be.
-    fn sync(&self, directory: &File) -> Result<(), BenchError> {
-        match self.syncs {
-            true => fsync(directory).map_err(call("sync")),
-            false => Ok(()),
-        }
-    }
-}
-
-/// Wraps an error of a system call.
-fn call(what: &str) -> impl FnOnce(rustix::io::Errno) -> BenchError {
-    let failed = BenchError::io(format!("{what} a file of the study"));
-    move |error| failed(error.into())
 }
 
 #[cfg(test)]

@@ -369,6 +369,25 @@ pub(super) async fn reach(ranks: &Ranks, rank: RankNumber) -> Result<(), StoreEr
     RetryBudget::new(ranks).route_at(rank).await.map(drop)
 }
 
+/// Waits until a rank answers a request that was sent just now.
+pub(super) async fn answers(ranks: &Ranks, rank: RankNumber) -> Result<(), StoreError> {
+    let mut patience = RetryBudget::new(ranks);
+    loop {
+        let at = patience.route_at(rank).await?;
+        let asked = exchange(&at.route.link, BareRequest(wire::RENEW));
+        let lost = match at.inner.timeout(Instant::now() + DOUBT, asked).await {
+            Some(Ok(frame)) if frame.kind == wire::DONE => return Ok(()),
+            Some(Ok(frame)) => refusal(&at.route.link, &frame),
+            Some(Err(lost)) => lost,
+            None => {
+                let text = format!("metadata rank {rank} has not answered in time");
+                Lost::Moved(Vec::new(), StoreError::new(ErrorKind::Unavailable, text))
+            }
+        };
+        patience.again(&at, lost).await?;
+    }
+}
+
 /// Asks a rank for its load.
 pub(super) async fn load(ranks: &Ranks, rank: RankNumber) -> Result<RankLoad, StoreError> {
     let at = RetryBudget::new(ranks).route_at(rank).await?;

@@ -264,6 +264,8 @@ async fn serve_session(
                             Some(state) => state.revoked(route, revoked.grant, revoked.quota),
                             None => return Ending::Moved(Vec::new()),
                         }
+                    } else if let Ok(moving) = wire::get_moving(&payload) {
+                        inner.expect(&moving);
                     }
                 }
                 // Bound anew, it is told again what it missed.

@@ -17,7 +17,13 @@ use crate::clock;
 use crate::load::{RankLoad, Rate};
 use crate::place::{Caller, Mode, Place, RankNumber, Way};
 use crate::service::{ActiveRank, Call, Migrations, Output, Reply, Shown, StoreOrder};
-use crate::wire::{self, Attach, Attached, Revoked};
+use crate::wire::{self, Attach, Attached, Moving, Revoked};
+
+/// The most sessions that are told of a migration before it, and the most migrations that are told of in a time: other clients are
+/// redirected.
+const TOLD_SESSIONS_MAX: usize = 1024;
+const TOLD_MAX: u32 = 16;
+const TOLD_TIME: Duration = Duration::from_secs(1);
 
 /// The parts of the role that its connections and its thread share.
 pub(super) struct Shared {
@@ -66,6 +72,8 @@ pub(super) struct Core {
     /// The requests that were forwarded to other ranks.
     forwarded: u64,
     forwarded_rate: Rate,
+    /// The migrations that sessions were told of since a time.
+    told: (Duration, u32),
     /// The programs that decide about sequencers whose policy is one.
     pub programs: Option<Arc<dyn Programs>>,
     out: Vec<Output>,
@@ -134,6 +142,7 @@ impl Core {
             takeovers: 0,
             forwarded: 0,
             forwarded_rate: Rate::default(),
+            told: (Duration::ZERO, 0),
             programs: None,
             out: Vec::new(),
         }
@@ -214,12 +223,12 @@ impl Core {
         self.carry(None);
     }
 
-    /// Returns the load; that of a daemon without authority is none.
-    pub fn load(&self, now: Duration, limit: usize) -> RankLoad {
+    /// Returns the load, with all sequencers in no order; that of a daemon without authority is none.
+    fn loads(&self, now: Duration) -> RankLoad {
         match &self.state {
             State::Active(rank, until) if now < *until => {
                 let forwarded_per_second = self.forwarded_rate.per_second(now);
-                RankLoad { forwarded_per_second, ..rank.load(now, limit) }
+                RankLoad { forwarded_per_second, ..rank.loads(now) }
             }
             _ => RankLoad { rank: self.rank, ..RankLoad::default() },
         }
@@ -252,6 +261,13 @@ impl Shared {
         if earlier || core.wanted || core.handing_over || !core.orders.is_empty() {
             self.work.notify_one();
         }
+    }
+
+    /// Returns the load, with that of the `limit` busiest sequencers; that of a daemon without authority is none.
+    pub fn load(&self, limit: usize) -> RankLoad {
+        let loads = self.core.lock().loads(clock::now());
+        // Requests do not wait for the order of what may be many.
+        loads.busiest(limit)
     }
 
     /// Handles a request for positions that can be answered at once.
@@ -393,22 +409,51 @@ impl Shared {
             Call::Extend(_) | Call::Release(..) | Call::Assert(_) => return Some(Reply::NotHeld),
             _ => {}
         }
+        let sent_at = clock::now();
         {
             let mut core = self.core.lock();
             core.forwarded += 1;
-            core.forwarded_rate.count(clock::now());
+            core.forwarded_rate.count(sent_at);
         }
-        match self.peers.call(rank, id, call).await {
-            Ok(Reply::Elsewhere(_)) => {
-                self.core.lock().with_rank(|rank, _| rank.forget(id));
-                None
+        let reply = self.peers.call(rank, id, call).await;
+        if let State::Active(active, _) = &mut self.core.lock().state {
+            match &reply {
+                Ok(Reply::Elsewhere(_)) => active.forget(id),
+                Ok(_) => active.confirm(id, rank, sent_at),
+                Err(_) => {}
             }
+        }
+        match reply {
+            Ok(Reply::Elsewhere(_)) => None,
             Ok(Reply::Positions { first, .. }) => Some(Reply::Positions { first, caches: false }),
             Ok(reply) => Some(reply),
             Err(error) => {
                 tracing::warn!("a request for \"{id}\" was not forwarded to metadata rank {rank}: {error}");
                 None
             }
+        }
+    }
+
+    /// Tells sessions that a sequencer is about to move, so that those who use it begin one with the other rank before they need it.
+    fn tell(&self, id: &ObjectId, to: RankNumber, mode: Mode) {
+        let (now, mut core) = (clock::now(), self.core.lock());
+        if now >= core.told.0 + TOLD_TIME {
+            core.told = (now, 0);
+        }
+        if mode == Mode::Proxy || core.told.1 >= TOLD_MAX || core.attached.len() > TOLD_SESSIONS_MAX {
+            return;
+        }
+        core.told.1 += 1;
+        let moving = wire::moving(&Moving { to, mode, id: id.clone() });
+        for bound in core.attached.values() {
+            bound.publisher.push(moving.clone());
+        }
+    }
+
+    /// Tells another rank that a sequencer is its own now. If that does not reach it, it learns of it by the first request.
+    pub async fn expect(&self, rank: RankNumber, id: &ObjectId) {
+        if let Err(error) = self.peers.call(rank, id, Call::Expect).await {
+            tracing::debug!("metadata rank {rank} was not told that it has \"{id}\": {error}");
         }
     }
 
@@ -425,6 +470,9 @@ impl Shared {
         if to != self.rank {
             // Looked for before anything waits for it.
             self.peers.reach(to).await?;
+            // Clients connect to it while it is asked once more, and while the record is written.
+            self.tell(id, to, mode);
+            self.peers.answers(to).await?;
         }
         match self.call(0, None, id, Call::Move(to, mode)) {
             Ok(Begun::Answered(reply)) => Ok(reply),

@@ -60,6 +60,14 @@ impl Peers {
         self.session(rank)?.reach(rank).await
     }
 
+    /// Waits until a rank that was reached answers once more. What was known of it may be about a daemon that has just ended.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not answer in time.
+    pub async fn answers(&self, rank: RankNumber) -> Result<(), StoreError> {
+        self.session(rank)?.answers(rank).await
+    }
+
     /// Makes a call at a rank.
     pub async fn call(&self, rank: RankNumber, id: &ObjectId, call: Call) -> Result<Reply, StoreError> {
         self.session(rank)?.call_at(rank, id, call).await

@@ -30,7 +30,7 @@ use crate::capability::Policy;
 use crate::inode::{Ino, Inode, InodeKind, RECORD, SEQUENCER};
 use crate::namespace::sequencer_policy;
 use crate::place::{Contact, Place, RANK_MAX, RankNumber};
-use crate::sequencer::POSITIONS;
+use crate::sequencer::{POSITIONS, Sequencer};
 use crate::service::Record;
 use crate::wire::{policy_numbers, policy_of};
 
@@ -151,9 +151,51 @@ pub(super) async fn load(
     id: &ObjectId,
     by: Actor,
 ) -> Result<OrderOutcome<Option<Record>>, StoreError> {
-    // Looked at before anything is written: most of what does not exist is a mistyped name.
+    let found = look(store, id).await?;
+    take(store, id, by, found).await
+}
+
+/// Reads a sequencer's record as [`load`] does. If this rank has authority over it and nobody may cache it, positions are reserved in the
+/// step that fences earlier ranks: then its tail comes with it.
+pub(super) async fn load_ahead(
+    store: &dyn ObjectStore,
+    id: &ObjectId,
+    by: Actor,
+) -> Result<OrderOutcome<(Option<Record>, Option<u64>)>, StoreError> {
+    let found = look(store, id).await?;
+    let known = found.as_ref().and_then(|found| decode(found));
+    if let Some(found) = &found
+        && let Some(before) = known.filter(|known| known.place.rank == by.rank && known.cached.is_none())
+    {
+        let after = Record { reserved: Sequencer::first_bound(before.reserved), ..before };
+        let token = before.place.token(by.epoch);
+        let reserve = Transaction::new()
+            .guard(Guard::Fence { token })
+            .guard(Guard::Key { key: key()?, check: Check::Equal(found.clone()) })
+            .change(WriteOp::SetKey { key: key()?, value: encode(&after) })
+            .change(WriteOp::RaiseFence { token });
+        if let Outcome::Done(_) = store.apply(id, reserve).await? {
+            return Ok(OrderOutcome::Done((Some(after), Some(before.reserved))));
+        }
+        // An earlier rank has changed it since, or a later one has fenced this one, which the next step tells apart.
+    }
+    Ok(take(store, id, by, found).await?.map(|record| (record, None)))
+}
+
+/// Reads the key of the record before anything is written: most of what does not exist is a mistyped name.
+async fn look(store: &dyn ObjectStore, id: &ObjectId) -> Result<Option<Bytes>, StoreError> {
     let look = Transaction::new().read(ReadOp::Key { key: key()? });
-    let Some(found) = value(store.apply(id, look).await?)? else {
+    value(store.apply(id, look).await?)
+}
+
+/// Takes a record that was looked at, as [`load`] does.
+async fn take(
+    store: &dyn ObjectStore,
+    id: &ObjectId,
+    by: Actor,
+    found: Option<Bytes>,
+) -> Result<OrderOutcome<Option<Record>>, StoreError> {
+    let Some(found) = found else {
         return match Ino::of_state_object(id) {
             Some(ino) => begin(store, id, by, ino).await,
             None => Ok(OrderOutcome::Done(None)),
@@ -440,6 +482,30 @@ mod tests {
         let key = Key::new(Bytes::from_static(RECORD)).unwrap();
         let make = Transaction::new().change(WriteOp::SetKey { key, value: inode.encode() });
         store.apply(&ino.object(), make).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn positions_are_reserved_in_the_step_that_fences_earlier_ranks() {
+        let store = MemoryStore::new();
+        let id: ObjectId = "nacre/sequencers/log".parse().unwrap();
+        let ahead = async |epoch| load_ahead(&store, &id, Actor { rank: 0, epoch }).await.unwrap();
+        assert_eq!(ahead(3).await, OrderOutcome::Done((None, None)));
+        let made = create(&store, &id, RANK, 0, Policy::RoundTrip).await.unwrap();
+        let OrderOutcome::Done(Some(made)) = made else { panic!("{made:?}") };
+        let more = Record { reserved: Sequencer::first_bound(made.reserved), ..made };
+        assert_eq!(ahead(4).await, OrderOutcome::Done((Some(more), Some(made.reserved))));
+        // The rank of the epoch before is fenced, and one that comes later begins behind all of it.
+        assert_eq!(write(&store, &id, 3, &more, &made).await.unwrap(), OrderOutcome::Superseded);
+        assert_eq!(ahead(3).await, OrderOutcome::Superseded);
+        let later = Actor { rank: 0, epoch: 5 };
+        assert_eq!(load(&store, &id, later).await.unwrap(), OrderOutcome::Done(Some(more)));
+        // What somebody may cache is loaded as it is, and so is what another rank has.
+        let cached = Record { cached: Some(Duration::from_secs(1)), ..more };
+        assert_eq!(write(&store, &id, 5, &more, &cached).await.unwrap(), OrderOutcome::Done(()));
+        assert_eq!(ahead(5).await, OrderOutcome::Done((Some(cached), None)));
+        let moved = Record { cached: None, place: more.place.moved(1, Mode::Client), ..more };
+        assert_eq!(hand_over(&store, &id, 5, &cached, &moved).await.unwrap(), OrderOutcome::Done(()));
+        assert_eq!(ahead(5).await, OrderOutcome::Done((Some(moved), None)));
     }
 
     #[tokio::test]

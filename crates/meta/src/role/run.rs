@@ -13,6 +13,7 @@ use super::authority::{Authority, AuthorityStore};
 use super::core::{Shared, State};
 use super::record::{self, Actor, OrderOutcome};
 use crate::clock;
+use crate::place::RankNumber;
 use crate::service::{Record, StoreOrder};
 
 /// The pause after the first failed attempt of an order; it doubles with each further failure.
@@ -130,10 +131,13 @@ type AuthorityCheckFuture = Pin<Box<dyn Future<Output = (Watcher, AuthorityCheck
 /// An order that was carried out.
 enum CompletedOrder {
     Loaded(Option<Record>),
+    /// A record with which more was reserved, and its tail.
+    LoadedAhead(Record, u64),
     Created(Option<Record>),
     Written,
     Removed,
-    Moved,
+    /// A record that is another rank's now, or this one's again.
+    Moved(RankNumber),
 }
 
 /// Runs until `stopped` is dropped.
@@ -290,8 +294,17 @@ async fn carry_out(
     let mut pause = PAUSE_MIN;
     loop {
         let done = match &order {
-            StoreOrder::Load => {
+            StoreOrder::Load { reserves: false } => {
                 record::load(&*store, &id, by).await.map(|end| end.map(CompletedOrder::Loaded))
+            }
+            StoreOrder::Load { reserves: true } => {
+                let loaded = record::load_ahead(&*store, &id, by).await;
+                loaded.map(|end| {
+                    end.map(|(record, tail)| match (record, tail) {
+                        (Some(record), Some(tail)) => CompletedOrder::LoadedAhead(record, tail),
+                        (record, _) => CompletedOrder::Loaded(record),
+                    })
+                })
             }
             StoreOrder::Create(policy) => {
                 let created = record::create(&*store, &id, by, rank, *policy).await;
@@ -307,7 +320,7 @@ async fn carry_out(
             }
             StoreOrder::Move(before, after) => {
                 let moved = record::hand_over(&*store, &id, epoch, before, after).await;
-                moved.map(|end| end.map(|()| CompletedOrder::Moved))
+                moved.map(|end| end.map(|()| CompletedOrder::Moved(after.place.rank)))
             }
         };
         match done {
@@ -321,13 +334,14 @@ async fn carry_out(
     }
 }
 
-fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<CompletedOrder>) {
+fn finish(shared: &Arc<Shared>, epoch: u64, id: &ObjectId, ending: OrderOutcome<CompletedOrder>) {
     let mut core = shared.core.lock();
     let now = clock::now();
     let State::Active(rank, _) = &core.state else { return };
     if rank.epoch() != epoch {
         return;
     }
+    let is_used = rank.is_used(now, id);
     let carried = match ending {
         OrderOutcome::Done(carried) => carried,
         OrderOutcome::Gone => return core.with_rank(|rank, out| rank.removed(id, out)),
@@ -336,12 +350,21 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Compl
             return core.step_down(Vec::new());
         }
     };
+    // One that nobody uses waits for whoever does.
+    if let CompletedOrder::Moved(to) = carried
+        && to != shared.rank
+        && is_used
+    {
+        let (shared, id) = (shared.clone(), id.clone());
+        tokio::spawn(async move { shared.expect(to, &id).await });
+    }
     core.with_rank(|rank, out| match carried {
         CompletedOrder::Loaded(record) => rank.loaded(now, id, record, out),
+        CompletedOrder::LoadedAhead(record, tail) => rank.loaded_ahead(now, id, record, tail, out),
         CompletedOrder::Created(created) => rank.created(now, id, created, out),
         CompletedOrder::Written => rank.written(now, id, out),
         CompletedOrder::Removed => rank.removed(id, out),
-        CompletedOrder::Moved => rank.moved(now, id, out),
+        CompletedOrder::Moved(_) => rank.moved(now, id, out),
     });
 }
 

@@ -155,7 +155,7 @@ impl MetaService {
             // A session is one with a rank, and this daemon may act for another one.
             wire::ATTACH | wire::HAND_OVER | wire::LOAD if !is_meant => Err(Moved(Vec::new()).into()),
             wire::LOAD => {
-                let load = self.shared.core.lock().load(crate::clock::now(), wire::LOADED_MAX);
+                let load = self.shared.load(wire::LOADED_MAX);
                 wire::put_load(outbox, request.id, &load);
                 Ok(None)
             }
@@ -338,7 +338,7 @@ impl Service for MetaService {
     ) -> Handled<Self::Pending> {
         let known = (wire::RENEW.code..=wire::MOVE.code).contains(&request.kind.code)
             && request.kind != wire::LAPSED
-            || matches!(request.kind, wire::ATTACH | wire::LOAD);
+            || matches!(request.kind, wire::ATTACH | wire::LOAD | wire::EXPECT);
         if !known {
             control::put_error(outbox, request.id, &request.unsupported());
             return Handled::Uncounted;

@@ -47,6 +47,9 @@ pub enum Call {
     Assert(Grant),
     /// Moves it to another rank.
     Move(RankNumber, Mode),
+    /// Says that it has just been moved to this rank, by the one that had it: it is loaded, and positions are reserved, before a client
+    /// asks for any.
+    Expect,
 }
 
 /// A sequencer as it is shown.
@@ -129,8 +132,12 @@ pub enum Output {
 /// An order for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOrder {
-    /// Read the record, and if it is this rank's, fence earlier ones. Answered by [`ActiveRank::loaded`].
-    Load,
+    /// Read the record, and if it is this rank's, fence earlier ones. Answered by [`ActiveRank::loaded`], or, if positions were reserved in
+    /// the same step, by [`ActiveRank::loaded_ahead`].
+    Load {
+        /// True if somebody waits for positions.
+        reserves: bool,
+    },
     /// Make an object with a record, unless there is one: nobody caches it, and what is reserved is all that a sequencer
     /// that was removed ever was. Answered by [`ActiveRank::created`].
     Create(Policy),

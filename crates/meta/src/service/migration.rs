@@ -3,7 +3,8 @@
 //!
 //! 1. The sequencer is *frozen*: what was accepted before is answered, later requests wait, and its holder is asked for it.
 //! 2. When nobody holds it, one transaction writes its exact tail and its new place, and fences this rank.
-//! 3. Whoever waits is told the new place. The other rank loads the record with the first request.
+//! 3. Whoever waits is told the new place, and the other rank that the sequencer is its own ([`Call::Expect`]): it loads the record and
+//!    reserves positions while clients turn to it. If that does not reach it, it does so with the first request.
 //!
 //! The record decides at each moment who has the authority. A rank that crashes before the transaction leaves the sequencer
 //! to its successor, one that crashes after it leaves it to the other rank. Nobody needs to know how a migration went.
@@ -20,6 +21,13 @@ use crate::place::{Mode, Place, RankNumber};
 /// The time for which a rank answers by what it knows of the place of a sequencer that it has no authority over. Others may
 /// have moved it on since.
 const KNOWN: Duration = Duration::from_millis(100);
+
+/// The time for which a rank that forwards requests does so without a look into the record, while they are answered: only the way to the
+/// sequencer can have changed. Requests wait for a look.
+const CONFIRMED_MAX: Duration = Duration::from_secs(1);
+
+/// The rate of requests below which nobody uses a sequencer: that which is left of one request after half a minute.
+const USED_PER_SECOND_MIN: f64 = 1e-3;
 
 /// The most requests that wait for one migration. They are kept until it ends, since a migration goes on for whoever asked for
 /// it and is gone.
@@ -54,11 +62,29 @@ pub struct Migrations {
     pub paused_us_max: u64,
 }
 
-/// Returns whether a call is answered by what was known at a time of the place of its sequencer.
-pub(super) fn is_known(call: &Call, now: Duration, since: Duration) -> bool {
-    // Whoever is sent to a rank that has it no more is told so there. Whoever makes it is told that it exists, which is to be
-    // true: it may just have been removed there.
-    now < since + KNOWN && !matches!(call, Call::Create(_))
+/// The place of a sequencer that another rank has authority over.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub place: Place,
+    /// The time at which the record was looked at.
+    looked_at: Duration,
+    /// The latest time at which that rank was sent a request that it has answered as the one with the authority.
+    confirmed_at: Duration,
+}
+
+impl Known {
+    pub fn new(place: Place, now: Duration) -> Known {
+        Known { place, looked_at: now, confirmed_at: now }
+    }
+
+    /// Returns whether a call is answered by it.
+    pub fn answers(&self, call: &Call, now: Duration) -> bool {
+        // Whoever is sent to a rank that has it no more is told so there. Whoever makes it is told that it exists, which is to be
+        // true: it may just have been removed there. Whoever has handed it over knows better.
+        now < self.confirmed_at + KNOWN
+            && now < self.looked_at + CONFIRMED_MAX
+            && !matches!(call, Call::Create(_) | Call::Expect)
+    }
 }
 
 /// Returns the reply to a call about a sequencer that another rank has authority over.
@@ -136,7 +162,7 @@ impl ActiveRank {
         match place.rank == self.rank {
             // Only the way to it has changed: it is loaded with the next request.
             true => _ = self.sequencers.remove(id),
-            false => _ = self.sequencers.insert(id.clone(), Entry::Elsewhere(place, now)),
+            false => _ = self.sequencers.insert(id.clone(), Entry::Elsewhere(Known::new(place, now))),
         }
         for ticket in self.capabilities.remove(id) {
             self.waiting.remove(&ticket);
@@ -148,11 +174,26 @@ impl ActiveRank {
         self.migrations.paused_us_max = self.migrations.paused_us_max.max(paused_us);
     }
 
+    /// Takes in that a rank has answered for a sequencer what it was sent at a time.
+    pub fn confirm(&mut self, id: &ObjectId, rank: RankNumber, sent_at: Duration) {
+        if let Some(Entry::Elsewhere(known)) = self.sequencers.get_mut(id)
+            && known.place.rank == rank
+        {
+            known.confirmed_at = known.confirmed_at.max(sent_at);
+        }
+    }
+
     /// Forgets where a sequencer of another rank is: that rank has not got it any more.
     pub fn forget(&mut self, id: &ObjectId) {
         if matches!(self.sequencers.get(id), Some(Entry::Elsewhere(..))) {
             self.sequencers.remove(id);
         }
+    }
+
+    /// Returns whether there were requests for a sequencer lately, or some wait.
+    pub fn is_used(&self, now: Duration, id: &ObjectId) -> bool {
+        let Some(Entry::Live(live)) = self.sequencers.get(id) else { return false };
+        live.rate.per_second(now) >= USED_PER_SECOND_MIN || self.capabilities.waiting(id) > 0
     }
 
     /// Returns the counts of migrations.
@@ -193,27 +234,31 @@ impl ActiveRank {
 
     /// Returns the load of the rank, with that of the `limit` busiest sequencers.
     pub fn load(&self, now: Duration, limit: usize) -> RankLoad {
-        let live = self.sequencers.iter().filter_map(|(id, entry)| match entry {
-            Entry::Live(live) => Some(ResourceLoad {
-                id: id.clone(),
-                requests_per_second: live.rate.per_second(now),
-                waiting: self.queue_of(id, entry),
-                held: self.capabilities.holder(id).is_some(),
-                moving: live.moving.is_some(),
-            }),
-            _ => None,
-        });
-        let mut resources: Vec<ResourceLoad> = live.collect();
-        resources.sort_by(|one, other| {
-            other.requests_per_second.total_cmp(&one.requests_per_second).then_with(|| one.id.cmp(&other.id))
-        });
-        resources.truncate(limit);
+        self.loads(now).busiest(limit)
+    }
+
+    /// Returns the load of the rank, with that of all sequencers in memory, in no order: that takes no longer than to look at each once.
+    pub fn loads(&self, now: Duration) -> RankLoad {
+        let (mut queue, mut resources) = (0, Vec::with_capacity(self.sequencers.len()));
+        for (id, entry) in &self.sequencers {
+            let waiting = self.queue_of(id, entry);
+            queue += waiting;
+            if let Entry::Live(live) = entry {
+                resources.push(ResourceLoad {
+                    id: id.clone(),
+                    requests_per_second: live.rate.per_second(now),
+                    waiting,
+                    held: self.capabilities.holder(id).is_some(),
+                    moving: live.moving.is_some(),
+                });
+            }
+        }
         RankLoad {
             rank: self.rank,
             epoch: self.epoch,
             requests_per_second: self.rate.per_second(now),
             forwarded_per_second: 0.0,
-            queue: self.queue(),
+            queue,
             sessions: self.sessions() as u64,
             resources,
         }

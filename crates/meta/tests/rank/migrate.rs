@@ -86,6 +86,24 @@ fn a_sequencer_moves_to_and_fro_under_load_and_nobody_sees_an_error() {
 }
 
 #[test]
+fn the_other_rank_is_ready_and_clients_have_a_session_there_before_they_ask() {
+    let (_store, daemons, sessions) = start(1);
+    let sequencer = sessions[0].sequencer(&id("log"));
+    wait(sequencer.create(Policy::RoundTrip)).unwrap();
+    assert_eq!(wait(sequencer.next()).unwrap(), 0);
+    wait(daemons[0].handle().migrate(&id("log"), 1, Mode::Client)).unwrap();
+    let handle = daemons[1].handle();
+    until("the other rank has positions ready", || {
+        handle.list(10).iter().any(|(known, shown)| *known == id("log") && shown.reserved > shown.tail)
+    });
+    // One is that of the first rank itself.
+    until("the client has a session with the other rank", || handle.totals().sessions >= 2);
+    assert_eq!(sequencer.rank(), 0, "nobody has redirected it");
+    assert_eq!(handle.load(10).requests_per_second, 0.0, "and nobody has asked for a position there");
+    assert_eq!((wait(sequencer.next()).unwrap(), sequencer.rank()), (1, 1));
+}
+
+#[test]
 fn what_cannot_be_moved_stays_where_it_is() {
     let (_store, daemons, sessions) = start(1);
     let sequencer = sessions[0].sequencer(&id("log"));

@@ -436,8 +436,8 @@ impl World {
         let (number, epoch) = (self.processes[process].rank.number(), self.processes[process].rank.epoch());
         let fences = self.broken != Broken::NoFence;
         match order {
-            StoreOrder::Load if self.record.place.rank != number => Ending::Loaded(self.record),
-            StoreOrder::Load => {
+            StoreOrder::Load { .. } if self.record.place.rank != number => Ending::Loaded(self.record),
+            StoreOrder::Load { .. } => {
                 let token = self.record.place.token(epoch);
                 if fences && token < self.fence {
                     return Ending::Superseded;

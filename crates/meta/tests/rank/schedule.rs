@@ -405,7 +405,7 @@ impl World {
         let fenced = epoch < self.fence && self.broken != Broken::NoFence;
         let ending = match order {
             _ if fenced => Stored::Superseded,
-            StoreOrder::Load => {
+            StoreOrder::Load { .. } => {
                 self.fence = self.fence.max(epoch);
                 let mut record = self.record;
                 if self.broken == Broken::Forgets {

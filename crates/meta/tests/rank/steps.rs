@@ -44,7 +44,7 @@ impl At {
                     }
                     Output::Lapsed(_) => {}
                     Output::Store(id, order) => match order {
-                        StoreOrder::Load => self.rank.loaded(self.now, &id, self.record, &mut out),
+                        StoreOrder::Load { .. } => self.rank.loaded(self.now, &id, self.record, &mut out),
                         StoreOrder::Create(policy) => {
                             self.record = Some(Record { policy, ..Record::default() });
                             self.rank.created(self.now, &id, self.record, &mut out);
@@ -270,6 +270,7 @@ fn records_and_messages_stay_the_same_as_bytes() {
             Call::Release(5, 6),
             Call::Read,
             Call::Move(7, Mode::ProxyHalf),
+            Call::Expect,
         ] {
             let frame = frame(|outbox| wire::put_call(outbox, 9, &id, &call));
             assert_eq!(wire::get_call(frame.kind, &frame.body), Ok((id.clone(), call)));
@@ -365,7 +366,7 @@ fn calls_do_not_look_at_all_sequencers_that_were_cached_lately() {
     let mut carry = |rank: &mut ActiveRank, now: Duration, mut out: Vec<Output>| {
         while let Some(output) = out.pop() {
             match output {
-                Output::Store(id, StoreOrder::Load) => {
+                Output::Store(id, StoreOrder::Load { .. }) => {
                     rank.loaded(now, &id, Some(Record::default()), &mut out);
                 }
                 Output::Store(id, StoreOrder::Write(_, after)) => {
@@ -464,6 +465,88 @@ fn a_sequencer_is_frozen_and_its_tail_goes_to_the_other_rank() {
         Some(Reply::Positions { first, .. }) => assert!(first > 23, "{first}"),
         reply => panic!("{reply:?}"),
     }
+}
+
+#[test]
+fn a_rank_that_is_told_of_a_sequencer_is_ready_before_anybody_asks() {
+    let mut other = At::new(1, Some(Record { reserved: 23, ..Record::default() }));
+    other.rank = ActiveRank::numbered(2, 1, LEASE);
+    let before = Some(Reply::Elsewhere(Place::default()));
+    assert_eq!(other.call(9, Call::Next(1)), before);
+    let place = Place::default().moved(2, Mode::Client);
+    other.record = Some(Record { reserved: 23, place, ..Record::default() });
+    assert_eq!(other.call(9, Call::Next(1)), before, "it has looked a moment ago");
+    let used = other.rank.load(other.now, 1).requests_per_second;
+    // Whoever has handed it over knows better.
+    assert_eq!(other.call(8, Call::Expect), Some(Reply::Done));
+    assert!(other.record.unwrap().reserved > 23, "{:?}", other.record);
+    let load = other.rank.load(other.now, 1);
+    assert_eq!((load.requests_per_second, load.resources[0].requests_per_second), (used, 0.0));
+    let reply = other.rank.next_at_once(other.now, &At::id(), 1, &mut Vec::new());
+    assert!(matches!(reply, Some(Reply::Positions { first: 23, .. })), "{reply:?}");
+    assert!(other.rank.is_used(other.now, &At::id()));
+    // It may come late: the sequencer is not there any more.
+    other.rank = ActiveRank::numbered(3, 1, LEASE);
+    assert_eq!(other.call(8, Call::Expect), Some(Reply::Elsewhere(place)));
+    assert!(!other.rank.is_used(other.now, &At::id()));
+}
+
+#[test]
+fn a_rank_that_forwards_looks_into_the_record_now_and_then_and_not_for_each_request() {
+    let mut at = At::new(1, Some(Record::default()));
+    assert_eq!(at.call(1, Call::Move(2, Mode::Proxy)), Some(Reply::Done));
+    let place = at.record.unwrap().place;
+    // The other rank has handed it on, and the record says so.
+    at.record = Some(Record { place: place.moved(3, Mode::Client), ..at.record.unwrap() });
+    let moved = at.record.unwrap().place;
+    for _ in 0..9 {
+        at.pass(ms(100), &[]);
+        // What it was sent was answered.
+        at.rank.confirm(&At::id(), 2, at.now);
+        at.rank.confirm(&At::id(), 3, at.now);
+        at.pass(ms(10), &[]);
+        assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Elsewhere(place)), "{:?}", at.now);
+    }
+    at.pass(ms(10), &[]);
+    at.rank.confirm(&At::id(), 2, at.now);
+    assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Elsewhere(moved)), "a second is over");
+    // Without an answer it looks sooner.
+    at.record = Some(Record { place: moved.moved(4, Mode::Client), ..at.record.unwrap() });
+    at.rank.confirm(&At::id(), 2, at.now + ms(50));
+    at.pass(ms(110), &[]);
+    assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Elsewhere(at.record.unwrap().place)));
+}
+
+#[test]
+fn what_was_reserved_when_it_was_loaded_is_handed_out_at_once() {
+    let mut rank = ActiveRank::new(1, LEASE);
+    let (mut out, now) = (Vec::new(), Duration::ZERO);
+    rank.call(now, 1, None, &At::id(), Call::Next(2), &mut out);
+    assert!(matches!(&out[..], [Output::Store(_, StoreOrder::Load { reserves: true })]), "{out:?}");
+    out.clear();
+    let record = Record { reserved: 5000, policy: Policy::RoundTrip, ..Record::default() };
+    rank.loaded_ahead(now, &At::id(), record, 23, &mut out);
+    let first = Reply::Positions { first: 23, caches: false };
+    assert_eq!(out, [Output::Reply(1, first)], "nothing is written before");
+    // What is only looked at reserves nothing.
+    let (mut rank, mut out) = (ActiveRank::new(1, LEASE), Vec::new());
+    rank.call(now, 1, None, &At::id(), Call::Look, &mut out);
+    assert!(matches!(&out[..], [Output::Store(_, StoreOrder::Load { reserves: false })]), "{out:?}");
+}
+
+#[test]
+fn what_a_session_is_told_is_read_as_it_was_written() {
+    let id: ObjectId = "a".parse().unwrap();
+    for mode in [Mode::Client, Mode::Proxy, Mode::ProxyHalf] {
+        let moving = wire::Moving { to: 1023, mode, id: id.clone() };
+        let event = wire::moving(&moving);
+        assert_eq!(wire::get_moving(&event), Ok(moving));
+        assert!(wire::get_revoked(&event).is_err(), "earlier versions take it for nothing");
+    }
+    let revoked = wire::Revoked { grant: 5, quota: Some(3), id: id.clone() };
+    assert!(wire::get_moving(&wire::revoked(&revoked)).is_err());
+    // A session with a rank takes a thread.
+    assert!(wire::get_moving(&wire::moving(&wire::Moving { to: 1024, mode: Mode::Client, id })).is_err());
 }
 
 #[test]
