@@ -3,7 +3,7 @@
 //! This module and its parts are the only ones with `unsafe` code. Two rules make it sound:
 //! - Lua reports errors by jumping over the frames of whoever called it. Native functions therefore call nothing that may
 //!   raise one: while they run, allocations are not refused and garbage is not collected, and tables are accessed without
-//!   metamethods. What they return as an error is raised by [`dispatch`] when their frames are gone.
+//!   metamethods. What they return as an error is raised when their frames are gone, by the functions that call [`enter`].
 //! - What scripts run under is entered by `lua_pcall` in [`Vm::protect`], from a frame that outlives it.
 //!
 //! Garbage is collected between calls only. So a call's memory is what it allocates, the same in every run, and no
@@ -271,7 +271,7 @@ unsafe extern "C-unwind" fn format(state: *mut ffi::lua_State) -> c_int {
     }
 }
 
-/// Makes [`format`] of Lua's function and the prelude's.
+/// Makes [`format()`] of Lua's function and the prelude's.
 unsafe extern "C-unwind" fn make_format(state: *mut ffi::lua_State) -> c_int {
     // SAFETY: called by the prelude with the two functions.
     unsafe {

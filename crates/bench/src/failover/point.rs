@@ -25,7 +25,7 @@ pub(crate) enum System {
     Etcd,
 }
 
-/// The event that takes the authority from the active rank.
+/// The event of a run: the active rank loses its authority, or nothing happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {

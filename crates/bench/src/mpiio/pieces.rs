@@ -162,7 +162,10 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     };
     let systems = shared.systems(has)?;
     let jobs = Jobs::new(shared, common, "pieces", include_str!("../../programs/pieces.c"))?;
-    let (subjects, missing) = jobs.subjects(shared, &systems)?;
+    let (subjects, mut missing) = jobs.subjects(shared, &systems)?;
+    if systems.contains(&System::Preloaded) && !systems.contains(&System::None) {
+        missing.push("\"preloaded\", which is compared with \"none\": name both".to_owned());
+    }
     let mut groups = Vec::new();
     for piece_bytes in &args.pieces {
         for ranks in shared.ranks(&[4]) {
