@@ -2,9 +2,9 @@
 //!
 //! The kernel caches nothing but what it has read of a file between its opening and its closing, unless [`Options::cache`] is set:
 //! it asks for entries and attributes each time they are needed, so changes by others show at once. The rank's store may know the
-//! answer, and then it is given by the thread that reads the kernel's requests. Where one name after the
-//! other is looked up in a directory, that is read ahead. Permissions are judged by the rank, for the user and
-//! the groups of the process that calls; with a cache by the kernel too, which then finds entries without asking.
+//! answer, and then it is given by the thread that reads the kernel's requests. Where one name after the other is looked up in a
+//! directory, that is read ahead. Permissions are judged by the rank, for the user and the groups of the process that calls; with a cache
+//! by the kernel too, which then finds entries without asking.
 
 #![forbid(unsafe_code)]
 
@@ -167,8 +167,8 @@ impl Bridge {
         self.handle.spawn(call(self.calls.clone()));
     }
 
-    /// Answers a request that changes nothing. If the answer is known, it costs no way to another thread and back. Returns whether it
-    /// was not.
+    /// Answers a request that changes nothing. If the answer is known, it costs no way to another thread and back. Returns whether the
+    /// answer has to be waited for.
     fn answer<F: Future<Output = ()> + Send + 'static>(&self, call: impl FnOnce(Arc<Calls>) -> F) -> bool {
         let mut call = Box::pin(call(self.calls.clone()));
         let _in_runtime = self.handle.enter();

@@ -357,22 +357,22 @@ impl Inner {
         }
     }
 
-    /// Waits until the store names a daemon of another epoch than this one: a standby has taken over.
-    async fn until_taken_over(&self, epoch: Option<u64>) {
+    /// Waits until the store names a daemon of another epoch than this one, or than the first one that it names if this one is not known:
+    /// a standby has taken over.
+    async fn until_taken_over(&self, mut epoch: Option<u64>) {
         loop {
             tokio::time::sleep(LOOK).await;
             // A store that does not answer names nobody.
             let read = crate::role::authority::read(&*self.options.store, self.rank).await;
-            if let Ok(Some(seen)) = read
-                && Some(seen.epoch) != epoch
-            {
+            let Ok(Some(seen)) = read else { continue };
+            if *epoch.get_or_insert(seen.epoch) != seen.epoch {
                 return;
             }
         }
     }
 
     /// Returns the addresses at which the rank may be, those that are most likely first, and the epoch of the daemon that the
-    /// store names.
+    /// store names: 0 if it names none, `None` if it does not answer.
     async fn candidates(&self, hint: &[String]) -> (Vec<Address>, Option<u64>) {
         let mut seen = HashSet::new();
         let mut found: Vec<Address> = Vec::new();
@@ -383,9 +383,9 @@ impl Inner {
         };
         let read = crate::role::authority::read(&*self.options.store, self.rank);
         let read = tokio::time::timeout(Duration::from_secs(1), read).await;
-        let named = read.ok().and_then(Result::ok).flatten();
-        let epoch = named.as_ref().map(|named| named.epoch);
-        let known = named.map_or_else(Vec::new, |named| named.addresses);
+        let named = read.ok().and_then(Result::ok);
+        let epoch = named.as_ref().map(|named| named.as_ref().map_or(0, |named| named.epoch));
+        let known = named.flatten().map_or_else(Vec::new, |named| named.addresses);
         known.iter().chain(hint).filter_map(|address| address.parse().ok()).for_each(&mut add);
         self.options.addresses.iter().cloned().for_each(&mut add);
         (found, epoch)

@@ -198,6 +198,23 @@ fn what_is_read_ahead_is_answered_from_memory_until_somebody_changes_it() {
 }
 
 #[test]
+fn an_object_whose_answer_is_too_long_is_left_out_of_what_is_read_ahead_and_no_other_one() {
+    let kept = store(LONG);
+    let server = on_tcp(&kept);
+    let one = client(&server.addresses()[0]);
+    let objects: Vec<ObjectId> = (1..=10).map(object).collect();
+    let long = WriteOp::SetKey { key: key(), value: Bytes::from(vec![0_u8; 300 << 10]) };
+    let written = block_on(kept.apply(&objects[0], Transaction::new().change(long))).unwrap();
+    assert!(matches!(written, Outcome::Done(_)));
+    warm(&one, &object(0));
+    let before = one.counts();
+    read_ahead(&one, &objects);
+    assert_eq!(one.counts().granted, before.granted + 9);
+    assert!(objects[1..].iter().all(|o| get(&one, o) == 0));
+    assert_eq!(one.counts().misses, before.misses);
+}
+
+#[test]
 fn nothing_that_is_read_ahead_while_others_change_it_is_stale() {
     let kept = store(LONG);
     let server = on_tcp(&kept);
@@ -554,6 +571,28 @@ fn lease_for_good(address: &Address, object: &ObjectId) -> Option<impl Sized + u
     let leasing = [&opened.body[..8], &1_u64.to_le_bytes(), object.as_bytes()].concat();
     assert_eq!(ask(&link, lease::LEASE, leasing).kind, lease::LEASED);
     Some((events, link))
+}
+
+#[test]
+fn the_greatest_numbers_of_leases_are_numbers_like_others() {
+    let kept = store(LONG);
+    let server = on_tcp(&kept);
+    let address = server.addresses()[0].clone();
+    let link = Link::new(address, (), Arc::new(LinkOptions::default()), Arc::new(Host::new(true)));
+    let open = Raw { kind: lease::OPEN, body: Vec::new() };
+    let (opened, events) = block_on(Subscription::start(link.clone(), open)).unwrap();
+    assert_eq!(opened.kind, lease::OPENED);
+    let o = object(1);
+    let read = |number: u64| {
+        let (reads, objects) = (0_u16.to_le_bytes(), 1_u16.to_le_bytes());
+        let name = [&[o.as_bytes().len() as u8][..], o.as_bytes()].concat();
+        let body = [&opened.body[..8], &number.to_le_bytes(), &reads, &objects, &name].concat();
+        ask(&link, lease::READ, body).kind
+    };
+    assert_eq!(read(u64::MAX - 1), lease::ANSWERED);
+    // One more would be behind it.
+    assert_eq!(read(u64::MAX), MessageKind::ERROR);
+    drop(events);
 }
 
 #[test]

@@ -384,6 +384,18 @@ mod tests {
         assert!(links.0.is_empty());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_is_named_for_the_first_time_has_taken_over_from_nobody() {
+        let store = Arc::new(MemoryStore::new());
+        let inner = inner(&store).await;
+        name(&store, 1, "127.0.0.1:1").await;
+        // The store did not answer when it was asked for the daemon that a request to be bound is sent to.
+        let taken_over = tokio::time::timeout(PATIENCE, inner.until_taken_over(None)).await;
+        assert!(taken_over.is_err(), "the daemon that is asked is taken for another one");
+        // It answered that there is none.
+        tokio::time::timeout(PATIENCE, inner.until_taken_over(Some(0))).await.unwrap();
+    }
+
     #[tokio::test]
     async fn a_binding_that_calls_have_left_is_over_while_it_is_renewed() {
         let inner = inner(&Arc::new(MemoryStore::new())).await;

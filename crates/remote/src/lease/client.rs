@@ -227,6 +227,13 @@ impl State {
         sessions
     }
 
+    /// Notes that a server leases objects one by one only, as long as a session with it lasts. Another one may be with another version.
+    fn lease_one_by_one(&mut self, server: usize, session: u64) {
+        if self.cache.session(server) == Some(session) {
+            self.one_by_one.insert(server);
+        }
+    }
+
     /// Returns whether a session with a server is to be opened now, and notes that it is.
     fn begins_session(&mut self, server: usize) -> bool {
         let may = match self.closed.get(&server) {
@@ -294,7 +301,7 @@ impl Inner {
                 }
                 Ok(frame) => {
                     if is_unsupported(frame) {
-                        inner.state.lock().one_by_one.insert(server);
+                        inner.state.lock().lease_one_by_one(server, reading.session);
                     }
                     Vec::new()
                 }

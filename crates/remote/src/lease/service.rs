@@ -165,7 +165,8 @@ async fn read_leased(
     let Reading { session, number, reads, objects } = reading;
     leases.mark(store).await?;
     let reads = &reads;
-    let read = (number..).zip(objects.iter().cloned()).map(|(number, object)| async move {
+    // The objects first: behind the last of them there need be no further number.
+    let read = objects.iter().cloned().zip(number..).map(|(object, number)| async move {
         if !leases.grant(session, &object, number) {
             return None;
         }
@@ -178,10 +179,12 @@ async fn read_leased(
     });
     let mut answered = join_all(read).await;
     let (mut bytes, mut unread) = (0, Vec::new());
-    for ((number, object), done) in (number..).zip(objects).zip(&mut answered) {
-        bytes += done.as_ref().map_or(0, answer_bytes);
-        if bytes > ANSWERED_BYTES_MAX {
-            *done = None;
+    for ((object, number), done) in objects.into_iter().zip(number..).zip(&mut answered) {
+        // One that is too long leaves room for those behind it.
+        let further = done.as_ref().map_or(0, answer_bytes);
+        match bytes + further <= ANSWERED_BYTES_MAX {
+            true => bytes += further,
+            false => *done = None,
         }
         if done.is_none() {
             unread.push((object, number));
