@@ -11,6 +11,8 @@
 //! - Whoever is heard of is confirmed as a neighbour: a full device takes no questions of the kernel, which would forget
 //!   the neighbour, and then drop copies that sockets have taken.
 //! - There is no busy waiting: a full device is tried again after a timer, while the rest goes on.
+//! - What comes faster than it can be copied is refused by the kernel, before it waits: a socket that is behind is closed to
+//!   payload until it is empty. Datagrams for the reflector itself always come in.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,18 +27,20 @@ use nacre_reflect::table::{Change, GroupIndex, MemberIndex, Path};
 use nacre_reflect::wire;
 
 use crate::plane::{CopyCounts, LaneBatch, Plane, PlaneError};
-use crate::system::message::{HEADROOM, Head, Inbox, Received};
+use crate::system::message::{BATCH, HEADROOM, Head, Inbox, Received};
 use crate::system::{self, Poll};
 
 mod admit;
 mod backlog;
 mod counter;
 mod fan_out;
+mod intake;
 mod listen;
 mod replace;
 
 use backlog::{Backlog, QueuedCopies};
 pub use counter::Counters;
+use intake::Intake;
 pub use listen::Listeners;
 
 /// Options of a forwarder.
@@ -113,6 +117,11 @@ pub struct Forwarder {
     copy_counts_before: CopyCounts,
     /// The number of datagrams that each socket had dropped when it was last known.
     dropped: Vec<u32>,
+    /// How each socket keeps up with what comes, and the number of those that are closed to payload.
+    intakes: Vec<Intake>,
+    closed: usize,
+    /// The longest age limit of the groups whose datagrams are in the present batch, in nanoseconds; 0 if there are none.
+    limit_ns: u64,
     /// True if all sockets were found empty in one turn since the plane was last told so.
     emptied: bool,
     /// The second of the clock in which each member was last confirmed as a neighbour, by its place in the table.
@@ -142,9 +151,15 @@ impl Forwarder {
         }
         for (at, (_, socket)) in listeners.sockets().enumerate() {
             poll.add(socket, at as u64).map_err(ForwardError::Wait)?;
+            // Another forwarder may have left it closed.
+            system::open_to_payload(socket);
         }
+        let sockets = listeners.addresses().count();
         Ok(Forwarder {
-            dropped: vec![0; listeners.addresses().count()],
+            dropped: vec![0; sockets],
+            intakes: vec![Intake::default(); sockets],
+            closed: 0,
+            limit_ns: 0,
             emptied: false,
             confirmed_s: Pages::default(),
             relayed: HashSet::new(),
@@ -178,6 +193,8 @@ impl Forwarder {
         let maintain_ms = self.maintain_ms + self.options.maintain_ms / LATE;
         let soon = soon.min(maintain_ms.saturating_sub(now.ms) * 1_000_000);
         self.ready.clear();
+        // A closed socket that is empty by now is opened at once.
+        let timeout = if self.closed > 0 { Duration::ZERO } else { timeout };
         let ready = self.poll.wait(timeout.min(Duration::from_nanos(soon)));
         self.ready.extend(ready.map_err(ForwardError::Wait)?);
         let now = read_clocks();
@@ -195,6 +212,15 @@ impl Forwarder {
                     if readable {
                         emptied &= self.receive(host, socket, now)?;
                     }
+                }
+            }
+        }
+        if self.closed > 0 {
+            // Nothing may tell of a closed socket any more.
+            for socket in 0..self.intakes.len() {
+                let told = |&(of, readable, _): &(u64, bool, bool)| readable && of == socket as u64;
+                if self.intakes[socket].is_closed() && !self.ready.iter().any(told) {
+                    emptied &= self.receive(host, socket, now)?;
                 }
             }
         }
@@ -339,6 +365,7 @@ impl Forwarder {
             let count = match self.inbox.receive(fd, local) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.caught_up(socket);
                     return Ok(true);
                 }
                 // What the network reported is told once in place of a datagram.
@@ -348,6 +375,9 @@ impl Forwarder {
                 self.counters.dropped(&mut self.dropped[socket], dropped);
             }
             self.counters.received += count as u64;
+            let full_ns = (count == BATCH).then(|| read_clocks().ns);
+            let mut waited_ns = 0;
+            self.limit_ns = 0;
             // What was admitted before any of these.
             self.take_rescues(host, now)?;
             for at in 0..count {
@@ -355,6 +385,7 @@ impl Forwarder {
                     self.counters.too_long += 1;
                     continue;
                 };
+                waited_ns = waited_ns.max(received.age_ns);
                 if wire::is_control(&bytes[HEADROOM..]) {
                     self.counters.control += 1;
                     let Received { path, from, .. } = received;
@@ -372,10 +403,35 @@ impl Forwarder {
                 self.follow(host, now)?;
             }
             if !self.inbox.full {
+                self.caught_up(socket);
                 return Ok(true);
+            }
+            if let Some(full_ns) = full_ns
+                && self.intakes[socket].is_late(full_ns, waited_ns, self.limit_ns)
+            {
+                self.close(socket);
             }
         }
         Ok(false)
+    }
+
+    /// Has the kernel refuse the payload that comes to a socket from now on.
+    fn close(&mut self, socket: usize) {
+        let (_, fd) = self.listeners.get(socket);
+        // Where it cannot be closed, what is too old is refused when it is received.
+        if system::close_to_payload(fd).is_ok() {
+            self.intakes[socket].close();
+            self.closed += 1;
+        }
+    }
+
+    /// Notes that a socket was found empty, which opens it to payload.
+    fn caught_up(&mut self, socket: usize) {
+        if self.intakes[socket].caught_up() {
+            let (_, fd) = self.listeners.get(socket);
+            system::open_to_payload(fd);
+            self.closed -= 1;
+        }
     }
 
     /// Confirms a member that was heard of as a neighbour, once a second at most.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use nacre_reflect::host::Now;
+use nacre_reflect::wire;
 
 pub(crate) mod message;
 
@@ -161,6 +162,35 @@ pub(crate) fn dropped(socket: BorrowedFd<'_>) -> Option<u32> {
     Some(numbers[8])
 }
 
+/// Has the kernel drop what comes to a UDP socket before it waits there, but for datagrams of the control protocol. They count
+/// among those that the socket has dropped.
+pub(crate) fn close_to_payload(socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// The length of the header that such a program sees before the payload, in bytes.
+    const UDP: u32 = 8;
+    let [a, b, c, d, e, f] = wire::MAGIC;
+    let instruction = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let unless = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let end = libc::BPF_RET | libc::BPF_K;
+    // A datagram that is too short to be looked at is dropped, too.
+    let mut program = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, UDP),
+        instruction(unless, 3, u32::from_be_bytes([a, b, c, d])),
+        instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 0, UDP + 4),
+        instruction(unless, 1, u32::from(u16::from_be_bytes([e, f]))),
+        instruction(end, 0, u32::MAX),
+        instruction(end, 0, 0),
+    ];
+    // The kernel copies the program, which lives until then.
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
+}
+
+/// Lets everything come to a socket again.
+pub(crate) fn open_to_payload(socket: BorrowedFd<'_>) {
+    // It fails only where the socket is open.
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32);
+}
+
 /// Binds a socket.
 pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
     let (address, len) = Address::new(address);
@@ -207,7 +237,8 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
 /// Reads the clocks.
 pub(crate) fn now() -> Now {
     let ns = clock_ns(libc::CLOCK_MONOTONIC);
-    Now { ms: ns / 1_000_000, ns, unix_s: clock_ns(libc::CLOCK_REALTIME) / 1_000_000_000 }
+    // For seconds the time of the last tick will do, which is cheaper to read.
+    Now { ms: ns / 1_000_000, ns, unix_s: clock_ns(libc::CLOCK_REALTIME_COARSE) / 1_000_000_000 }
 }
 
 /// The slice of processor time that a thread asks for that has to be prompt, in nanoseconds: the shortest.
@@ -493,9 +524,45 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_socket_that_is_closed_to_payload_takes_what_is_for_the_reflector() {
+        for loopback in ["127.0.0.1:0", "[::1]:0"] {
+            let socket = UdpSocket::bind(loopback).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let to = socket.local_addr().unwrap();
+            let from = UdpSocket::bind(loopback).unwrap();
+            let receive = || {
+                let mut bytes = [0; 64];
+                let length = socket.recv(&mut bytes).unwrap();
+                bytes[..length].to_vec()
+            };
+            let control = [&wire::MAGIC[..], b"control"].concat();
+            let mut close = wire::MAGIC;
+            close[5] ^= 1;
+            close_to_payload(socket.as_fd()).unwrap();
+            for payload in [&b""[..], b"short", &wire::MAGIC[..5], &close, b"a longer one"] {
+                from.send_to(payload, to).unwrap();
+            }
+            for control in [&control[..], &wire::MAGIC] {
+                from.send_to(control, to).unwrap();
+                assert_eq!(receive(), control);
+            }
+            let begun = Instant::now();
+            while dropped(socket.as_fd()) != Some(5) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", dropped(socket.as_fd()));
+                std::thread::yield_now();
+            }
+            open_to_payload(socket.as_fd());
+            open_to_payload(socket.as_fd());
+            from.send_to(b"short", to).unwrap();
+            assert_eq!(receive(), b"short");
+        }
+    }
 
     /// The timer of a wait that ended early is not left to end a much longer one.
     #[test]

@@ -77,6 +77,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct local_key);
 	__type(value, __u32);
 	__uint(max_entries, 4096);
@@ -215,6 +216,20 @@ static __always_inline bool keeps(const struct group *group, const struct sender
 	return !lane || READ_ONCE(lane->live) > 1 || sender->flags & REFLECT_SENDER_ECHO;
 }
 
+/* True if a datagram is refused, and counted, because too much waits already. While a datagram waits for its device, more are
+ * refused here: that is cheap, and lets user space finish it soon. Where that would be wrong they wait behind it, up to a bound. */
+static __always_inline bool refuses(struct group *group, const struct sender *sender, __u32 flags, const struct totals *total,
+				    __s64 waiting, struct counters *count)
+{
+	if (!(waiting > 0 && !keeps(group, sender, flags)) && waiting < (__s64)group->bound &&
+	    (__s64)(READ_ONCE(total->handed) - READ_ONCE(total->finished)) < (__s64)READ_ONCE(total->bound) &&
+	    bpf_ringbuf_query(&rescues, BPF_RB_AVAIL_DATA) <= READ_ONCE(total->rescue_bytes_max))
+		return false;
+	count->backlog++;
+	__sync_fetch_and_add(&group->backlog, 1);
+	return true;
+}
+
 static __always_inline enum verdict judge(struct sender_key *key, __u32 device, __u32 bytes, bool ipv6,
 					  struct counters *count, struct judged *judged)
 {
@@ -251,15 +266,8 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 
 	__s64 waiting = READ_ONCE(group->handed) - READ_ONCE(group->finished);
 
-	/* While a datagram waits for its device, more are refused here: that is cheap, and lets user space finish it soon. Where
-	 * that would be wrong they wait behind it, up to a bound. */
-	if ((waiting > 0 && !keeps(group, sender, flags)) || waiting >= (__s64)group->bound ||
-	    (__s64)(READ_ONCE(total->handed) - READ_ONCE(total->finished)) >= (__s64)READ_ONCE(total->bound) ||
-	    bpf_ringbuf_query(&rescues, BPF_RB_AVAIL_DATA) > READ_ONCE(total->rescue_bytes_max)) {
-		count->backlog++;
-		__sync_fetch_and_add(&group->backlog, 1);
+	if (refuses(group, sender, flags, total, waiting, count))
 		return REFUSE;
-	}
 
 	bool by_address = sender->flags & REFLECT_SENDER_ADDRESS;
 	__u64 copy_ns = by_address ? group->address_copy_ns : group->member_copy_ns;

@@ -128,6 +128,16 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	if (!fan)
 		return XDP_PASS;
 
+	/* Nothing is done with what is refused: most of what comes under overload is. */
+	__u32 zero = 0;
+	struct totals *total = bpf_map_lookup_elem(&totals, &zero);
+	__s64 waiting = READ_ONCE(group->handed) - READ_ONCE(group->finished);
+
+	if (!total)
+		return XDP_PASS;
+	if (!READ_ONCE(total->hold) && refuses(group, sender, flags, total, waiting, count))
+		return XDP_DROP;
+
 	struct input *input = input_begin(bulk, count);
 
 	if (!input)

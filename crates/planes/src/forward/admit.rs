@@ -28,7 +28,7 @@ impl Forwarder {
             return Ok(());
         };
         self.confirm(sender, received.path, received.from, now);
-        let Forwarder { plane, backlog, inbox, counters, by_group, options, .. } = self;
+        let Forwarder { plane, backlog, inbox, counters, by_group, options, limit_ns, .. } = self;
         let (index, echo, bucket, sends) = {
             let member = table.member(sender);
             (member.group, member.echo, member.bucket, member.sends)
@@ -39,6 +39,19 @@ impl Forwarder {
         }
         let group = table.group(index);
         let of_group = &mut by_group[index.0 as usize];
+        // Where the oldest may go, there is room for one more.
+        let keeps_all = group.options.max_age_ms == 0;
+        let age_limit_ns = match keeps_all {
+            true => u64::MAX,
+            false => u64::from(group.options.max_age_ms) * 1_000_000,
+        };
+        *limit_ns = age_limit_ns.max(*limit_ns);
+        // What has waited in the socket for too long is refused before anything else is done with it.
+        if received.age_ns >= age_limit_ns {
+            counters.backlog += 1;
+            of_group.backlog += 1;
+            return Ok(());
+        }
         let except = (!echo).then_some(received.from);
         let head = if group.options.sequence { wire::DATA_HEAD_BYTES } else { 0 };
         if received.len + head > PAYLOAD_MAX {
@@ -46,10 +59,6 @@ impl Forwarder {
             of_group.too_long += 1;
             return Ok(());
         }
-        // Where the oldest may go, there is room for one more.
-        let keeps_all = group.options.max_age_ms == 0;
-        // What has waited in the socket for too long is too much, too.
-        let too_old = !keeps_all && received.age_ns >= u64::from(group.options.max_age_ms) * 1_000_000;
         let full = backlog.bytes() >= options.backlog_bytes;
         let mut refuses = |lane: &Lane| {
             let queue = backlog.queue_of(lane.path.device);
@@ -65,7 +74,7 @@ impl Forwarder {
             true => lanes.all(&mut refuses),
             false => lanes.any(&mut refuses),
         };
-        let Some(elsewhere) = elsewhere.filter(|_| !refused && !too_old) else {
+        let Some(elsewhere) = elsewhere.filter(|_| !refused) else {
             counters.backlog += 1;
             of_group.backlog += 1;
             return Ok(());

@@ -10,8 +10,11 @@ use std::net::SocketAddr;
 
 use nacre_reflect::table::{GroupIndex, Table};
 
-/// The shortest and the longest wait before a full device is tried again, in nanoseconds.
-const WAIT_NS: std::ops::RangeInclusive<u64> = 50_000..=1_000_000;
+/// The shortest and the longest wait before a full device is tried again, in nanoseconds. The shortest is for a device that was
+/// found full: often it sends at that moment, and a program in the kernel refuses the group's datagrams meanwhile.
+const WAIT_NS: std::ops::RangeInclusive<u64> = 10_000..=1_000_000;
+/// The wait after a device has taken some copies: it drains, and is to have room for several more.
+const DRAINS_NS: u64 = 50_000;
 
 /// A datagram that waits.
 #[derive(Debug)]
@@ -58,7 +61,7 @@ impl Queue {
     pub(super) fn full(&mut self, now_ns: u64, copies: u32) {
         self.wait_ns = match copies {
             0 => (self.wait_ns * 2).clamp(*WAIT_NS.start(), *WAIT_NS.end()),
-            _ => *WAIT_NS.start(),
+            _ => DRAINS_NS,
         };
         self.again_ns = now_ns + self.wait_ns;
     }
@@ -371,13 +374,13 @@ mod tests {
     fn a_full_device_is_left_alone_for_longer_and_longer() {
         let mut backlog = Backlog::default();
         let at = backlog.queue_of(1);
-        let waits: Vec<_> = [0, 0, 0, 0, 0, 0, 0, 5, 0]
+        let waits: Vec<_> = [0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0]
             .into_iter()
             .map(|copies| {
                 backlog.queue(at).full(0, copies);
                 backlog.queue(at).again_ns / 1000
             })
             .collect();
-        assert_eq!(waits, [50, 100, 200, 400, 800, 1000, 1000, 50, 100]);
+        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 50, 100]);
     }
 }

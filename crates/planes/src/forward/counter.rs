@@ -31,7 +31,7 @@ pub struct Counters {
     pub backlog: u64,
     /// Refused: longer than a datagram may be with its header.
     pub too_long: u64,
-    /// Refused: the sockets were full.
+    /// Refused: the sockets were full, or closed to payload as they were behind.
     pub socket_full: u64,
     /// Datagrams that a kernel program handed to user space.
     pub handed: u64,

@@ -125,6 +125,36 @@ pub fn what_has_waited_in_a_socket_is_as_old(kind: PlaneKind) {
     }
 }
 
+/// What comes faster than user space can copy it is refused by the kernel, before it is too old.
+pub fn what_comes_too_fast_is_refused_before_it_waits(kind: PlaneKind) {
+    if kind.in_kernel() {
+        // The sockets get none of it.
+        return;
+    }
+    // A machine that stands still lets datagrams grow old, or sends too few of them.
+    tried(|| refused_before_it_waits(kind));
+}
+
+fn refused_before_it_waits(kind: PlaneKind) -> Result<(), String> {
+    let world = World::new(kind, 1);
+    let group = world.group(0, with_age(200));
+    let members = world.members(group, 40, 4);
+    let mut sent = flood(&members, &[0], 100, Duration::from_millis(500), || true);
+    let flooded = accounted(&world, sent, 39);
+    // And then everything is taken again.
+    let from = Instant::now();
+    while world.counters().admitted == flooded.admitted {
+        assert!(from.elapsed() < PATIENCE, "nothing is taken any more: {:?}", world.counters());
+        members[0].send(&numbered(0, 0, 100));
+        sent += 1;
+        accounted(&world, sent, 39);
+    }
+    match flooded.socket_full > flooded.backlog {
+        true => Ok(()),
+        false => Err(format!("it was received, and refused then: {flooded:?}")),
+    }
+}
+
 /// A full queue of a device loses the oldest datagrams of its group, and takes the newest.
 pub fn the_oldest_make_space_for_the_newest(kind: PlaneKind) {
     const SENT: u32 = 200;

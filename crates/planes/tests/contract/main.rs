@@ -102,6 +102,7 @@ macro_rules! contract {
                 late {
                     a_slow_device_throttles_nobody_else,
                     what_has_waited_in_a_socket_is_as_old,
+                    what_comes_too_fast_is_refused_before_it_waits,
                     overload_leaves_no_backlog_in_a_kernel_plane,
                     neighbours_behind_a_full_device_stay_known,
                 }

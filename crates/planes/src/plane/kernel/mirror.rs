@@ -311,7 +311,8 @@ impl Mirror {
         let flags = self.maps.groups.entry(shown.slot)[layout::GROUP_FLAGS].load(Relaxed);
         let lane = shown.lanes.get(usize::from(number)).filter(|lane| lane.generation == generation)?;
         let other_receivers = |(other, at): (&ShownLane, u16)| {
-            let sender_alone = other.live == 1 && other.alone.is_some() && other.alone == except;
+            let sender_alone =
+                other.live == 1 && other.alone.is_some() && other.alone.as_deref() == except.as_ref();
             at != number && other.live > 0 && !sender_alone
         };
         let theirs = flags & constant::GROUP_USER == 0;
@@ -636,7 +637,8 @@ impl Mirror {
                 lane.live = of.live;
                 lane.alone = (of.live == 1)
                     .then(|| {
-                        of.entries.iter().find(|entry| entry.member().is_some()).map(|entry| entry.address)
+                        let only = of.entries.iter().find(|entry| entry.member().is_some());
+                        only.map(|entry| Box::new(entry.address))
                     })
                     .flatten();
                 self.maps.lanes.entry(lane.slot)[layout::LANE_LIVE].store(u64::from(of.live), Release);

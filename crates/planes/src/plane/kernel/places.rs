@@ -26,9 +26,9 @@ pub(super) struct ShownLane {
     pub(super) generation: u8,
     /// The number of its members that have no Ethernet address yet, or no way to them.
     pub(super) unresolved: u32,
-    /// The number of its members, and the address of the only one.
+    /// The number of its members, and the address of the only one, which few lanes of the many have.
     pub(super) live: u32,
-    pub(super) alone: Option<SocketAddr>,
+    pub(super) alone: Option<Box<SocketAddr>>,
 }
 
 /// Writes the present state of a lane's device.
