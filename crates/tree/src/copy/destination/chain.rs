@@ -89,6 +89,7 @@ impl Destination {
             spared: level.flags & SPARED != 0,
             fresh: level.flags & FRESH != 0,
             inherits: level.flags & INHERITS != 0,
+            group: None,
             accessed: level.accessed,
             // Everything in it has got its name.
             claims: None,
