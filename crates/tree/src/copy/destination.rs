@@ -10,8 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use chain::{Above, Level};
+use chain::Level;
 pub use list::each_name;
+use nacre_walk::chain::Above;
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::{FileKind, Metadata, Time};
 pub use name::ONE;
@@ -55,7 +56,7 @@ impl AsFd for Open {
 #[derive(derive_more::Debug)]
 #[debug("Destination")]
 pub struct Destination {
-    above: Mutex<Above>,
+    above: Mutex<Above<Destination>>,
     /// True if it is the directory that the copy is made in.
     top: bool,
     name: CString,
@@ -338,8 +339,8 @@ impl Destination {
             open_one = Open::new(fd, &self.count);
             Ok(())
         };
-        if let Above::Chain(chain) = &*self.above.lock() {
-            for record in chain.levels.iter() {
+        if let Some(levels) = self.above.lock().packed() {
+            for record in levels.iter() {
                 let level = Level::get(record);
                 step(level.name.as_c_str(), level.identity)?;
             }
