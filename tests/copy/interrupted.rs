@@ -81,6 +81,25 @@ fn unfinished_record_bytes(target: &Path) -> u64 {
     records.filter_map(|entry| entry.metadata().ok()).map(|about| about.len()).max().unwrap_or(0)
 }
 
+/// Begins to copy a large file, and kills the copy when some of its chunks are finished, and not all.
+fn kill_half_way(source: &Path, target: &Path) {
+    let folder = target.parent().unwrap();
+    for _ in 0..50 {
+        let mut command = program();
+        command.args(["copy", "--chunk", "64KiB"]).arg(source).arg(target);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder) < 150 {
+            std::thread::yield_now();
+        }
+        let _ = child.kill();
+        if !child.wait().unwrap().success() {
+            return;
+        }
+        fs::remove_file(target).unwrap();
+    }
+    panic!("it is always done before it is killed");
+}
+
 #[test]
 fn a_signal_stops_it_and_a_large_file_goes_on() {
     let folder = harness::folder();
@@ -123,22 +142,8 @@ fn a_signal_stops_it_and_a_large_file_goes_on() {
 fn a_source_that_changed_is_not_mixed_with_what_was_copied_before() {
     let folder = harness::folder();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
-    for attempt in 0.. {
-        assert!(attempt < 50, "it is always done before it is killed");
-        fs::write(&source, vec![1; 64 << 20]).unwrap();
-        let mut command = program();
-        command.args(["copy", "--chunk", "64KiB"]).arg(&source).arg(&target);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder.path()) < 150 {
-            std::thread::yield_now();
-        }
-        let _ = child.kill();
-        if child.wait().unwrap().success() {
-            fs::remove_file(&target).unwrap();
-            continue;
-        }
-        break;
-    }
+    fs::write(&source, vec![1; 64 << 20]).unwrap();
+    kill_half_way(&source, &target);
     // The same size and the same time, but another file.
     let about = fs::metadata(&source).unwrap();
     fs::File::options().write(true).open(&source).unwrap().write_all_at(&vec![2; 64 << 20], 0).unwrap();
@@ -155,21 +160,7 @@ fn an_unfinished_file_that_was_cut_off_is_copied_anew() {
     let mut random = Random(7);
     let large: Vec<u8> = (0..8 << 20).flat_map(|_| random.next().to_le_bytes()).collect();
     fs::write(&source, &large).unwrap();
-    for attempt in 0.. {
-        assert!(attempt < 50, "it is always done before it is killed");
-        let mut command = program();
-        command.args(["copy", "--chunk", "64KiB"]).arg(&source).arg(&target);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder.path()) < 150 {
-            std::thread::yield_now();
-        }
-        let _ = child.kill();
-        if child.wait().unwrap().success() {
-            fs::remove_file(&target).unwrap();
-            continue;
-        }
-        break;
-    }
+    kill_half_way(&source, &target);
     // Beside a record that says that chunks behind the new end are finished.
     let is_record = |path: &&PathBuf| path.as_os_str().as_bytes().ends_with(b".chunks");
     let left = unfinished(folder.path());

@@ -34,6 +34,9 @@ use crate::root::{Root, identity_of};
 /// The maximum number of rounds in which the remaining entries are walked.
 pub const ROUNDS_MAX: u32 = 10;
 
+/// The number of threads that a removal has at least, unless it is told how many.
+const THREADS_MIN: usize = 8;
+
 /// The number of entries that the rounds after the first may always remove, however few the first one found.
 const LATER_MIN: u64 = 10_000;
 
@@ -41,6 +44,13 @@ const LATER_MIN: u64 = 10_000;
 const UNCOUNTED_MAX: u64 = 64;
 
 const ATTEMPTED: &str = "cannot remove";
+
+/// Returns the number of threads of a removal that is not told how many: one for each processor, and some at least, since most of its
+/// time it waits for the journal of a file system, or for a server.
+pub fn default_threads() -> NonZeroUsize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    NonZeroUsize::MIN.saturating_add(processors.max(THREADS_MIN) - 1)
+}
 
 /// The reason why a path is refused before anything is removed.
 #[derive(Debug, thiserror::Error)]
@@ -317,7 +327,13 @@ impl Removal {
     ) -> (T, bool) {
         let changed = AtomicBool::new(false);
         let metadata = self.selection.as_ref().is_some_and(|by| by.selection.filter.needs_metadata());
-        let options = Options { threads: self.threads, metadata, keep_open: true, ..Options::default() };
+        let options = Options {
+            threads: self.threads,
+            metadata,
+            keep_open: true,
+            by_inode: true,
+            ..Options::default()
+        };
         let mut walk = Walk::new(options);
         self.control.attach(walk.queue());
         let remover = || Remover {
@@ -681,6 +697,12 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn a_removal_has_threads_that_wait_while_others_compute() {
+        let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        assert_eq!(default_threads().get(), processors.max(8));
+    }
 
     #[test]
     fn a_round_ends_once_as_much_was_removed_as_may_be_and_the_rest_is_reported() {

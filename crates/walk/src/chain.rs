@@ -4,13 +4,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::directory::{Directory, Identity};
+use crate::directory::Identity;
 
 /// The size of a block of records in bytes.
 const BLOCK_BYTES: usize = 16 << 10;
 
 /// The number of bytes behind a record that give its length.
 const LEN_BYTES: usize = 2;
+
+/// The maximum length of the name of a directory that is packed: that of all file systems, twice over.
+pub const NAME_BYTES_MAX: usize = 512;
 
 /// A stack of records of a few bytes each, in blocks that are freed as it shrinks.
 #[derive(Debug, Default)]
@@ -117,36 +120,119 @@ fn ranges(block: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// The directories above one that are packed.
-pub(crate) struct Chain<S> {
-    /// The directory that the first one is in.
-    pub above: Arc<Directory<S>>,
-    /// The packed directories, each in the one before.
-    pub levels: Stack,
-    /// The number of those, from the first one on, that are split: all above one that is split are split, too.
-    pub split: usize,
+/// The directories above a directory, which are `D`s, or packed.
+#[derive(derive_more::Debug)]
+pub enum Above<D> {
+    /// Nothing: it is a root.
+    Nothing,
+    /// Its parent.
+    #[debug("Directory")]
+    Directory(Arc<D>),
+    /// Its parent and more directories, packed.
+    #[debug("Chain")]
+    Chain(Box<Chain<D>>),
 }
 
-impl<S> Chain<S> {
-    /// Creates a chain without levels below a directory.
-    pub fn new(above: Arc<Directory<S>>) -> Chain<S> {
-        Chain { above, levels: Stack::default(), split: 0 }
-    }
+/// The directories above one that are packed.
+#[derive(derive_more::Debug)]
+#[debug("Chain")]
+pub struct Chain<D> {
+    /// The directory that the first one is in.
+    above: Arc<D>,
+    /// The packed directories, each in the one before.
+    levels: Stack,
+    /// The number of those, from the first one on, that are split: all above one that is split are split, too.
+    split: usize,
+}
 
-    /// Adds a level.
-    pub fn push(&mut self, record: &[u8], split: bool) {
-        self.levels.push(record);
-        if split {
-            self.split = self.levels.len();
+impl<D> Above<D> {
+    /// Returns the parent, unless it is packed.
+    pub fn parent(&self) -> Option<Arc<D>> {
+        match self {
+            Above::Directory(parent) => Some(Arc::clone(parent)),
+            Above::Nothing | Above::Chain(_) => None,
         }
     }
 
-    /// Takes the last level; returns whether it is split, too.
-    pub fn pop(&mut self) -> Option<(Vec<u8>, bool)> {
-        let split = self.split == self.levels.len();
-        let record = self.levels.pop()?;
-        self.split = self.split.min(self.levels.len());
-        Some((record, split))
+    /// Returns the nearest directory that is not packed.
+    pub fn nearest(&self) -> Option<Arc<D>> {
+        match self {
+            Above::Nothing => None,
+            Above::Directory(parent) => Some(Arc::clone(parent)),
+            Above::Chain(chain) => Some(Arc::clone(&chain.above)),
+        }
+    }
+
+    /// Takes the nearest directory that is not packed, and forgets the others.
+    pub fn take_nearest(&mut self) -> Option<Arc<D>> {
+        match std::mem::replace(self, Above::Nothing) {
+            Above::Nothing => None,
+            Above::Directory(parent) => Some(parent),
+            Above::Chain(chain) => Some(chain.above),
+        }
+    }
+
+    /// Returns the packed directories between the nearest other one and this directory, if there are any.
+    pub fn packed(&self) -> Option<&Stack> {
+        match self {
+            Above::Chain(chain) => Some(&chain.levels),
+            Above::Nothing | Above::Directory(_) => None,
+        }
+    }
+
+    /// Returns the packed directories between the nearest other one and this directory, if there are any, to change them.
+    pub fn packed_mut(&mut self) -> Option<&mut Stack> {
+        match self {
+            Above::Chain(chain) => Some(&mut chain.levels),
+            Above::Nothing | Above::Directory(_) => None,
+        }
+    }
+
+    /// Marks the packed directories as split.
+    pub fn mark_split(&mut self) {
+        if let Above::Chain(chain) = self {
+            chain.split = chain.levels.len();
+        }
+    }
+
+    /// Puts a record in the place of the parent, above which is `beyond`. A root has nothing above it, and stays: then this returns
+    /// false.
+    pub fn pack(&mut self, beyond: Above<D>, record: &[u8], is_split: bool) -> bool {
+        let mut chain = match beyond {
+            Above::Nothing => return false,
+            Above::Directory(above) => Box::new(Chain { above, levels: Stack::default(), split: 0 }),
+            Above::Chain(chain) => chain,
+        };
+        chain.levels.push(record);
+        if is_split {
+            chain.split = chain.levels.len();
+        }
+        *self = Above::Chain(chain);
+        true
+    }
+
+    /// Returns the parent. If it is packed, `make` makes it of its record, of whether it is split, and of what is above it.
+    pub fn unpack(&mut self, make: impl FnOnce(&[u8], bool, Above<D>) -> D) -> Option<Arc<D>> {
+        let Above::Chain(chain) = self else { return self.parent() };
+        let is_split = chain.split == chain.levels.len();
+        let Some(record) = chain.levels.pop() else { unreachable!("no chain is without levels") };
+        chain.split = chain.split.min(chain.levels.len());
+        let beyond = match std::mem::replace(self, Above::Nothing) {
+            Above::Chain(chain) if chain.levels.is_empty() => Above::Directory(chain.above),
+            chain => chain,
+        };
+        let parent = Arc::new(make(&record[..], is_split, beyond));
+        *self = Above::Directory(Arc::clone(&parent));
+        Some(parent)
+    }
+}
+
+/// Drops a directory, and those above it that nothing else refers to, one after the other: recursion over a hundred thousand levels
+/// would overflow the stack. `above` takes what is above one.
+pub fn drop_upwards<D>(first: Option<Arc<D>>, above: impl Fn(&D) -> Option<Arc<D>>) {
+    let mut next = first;
+    while let Some(directory) = next {
+        next = Arc::into_inner(directory).and_then(|directory| above(&directory));
     }
 }
 
@@ -160,9 +246,6 @@ pub(crate) struct Level<'a> {
 }
 
 impl<'a> Level<'a> {
-    /// The maximum length of a name that is packed: that of all file systems, twice over.
-    pub const NAME_BYTES_MAX: usize = 512;
-
     /// Appends everything but the state to `record`.
     pub fn put(name: &[u8], inode: u64, identity: Option<Identity>, record: &mut Vec<u8>) {
         put_bytes(record, name);

@@ -18,14 +18,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use above::Above;
 pub use descriptor::{Budget, Descriptor, Identity, identity, open, stat, stat_open, stat_opened};
 pub use mount::is_mounted;
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 use stream::Stream;
 
-use crate::chain::Level;
+use crate::chain::{Above, Level};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex};
 use crate::unit::Unit;
 
@@ -33,7 +32,7 @@ use crate::unit::Unit;
 #[derive(derive_more::Debug)]
 #[debug("Directory")]
 pub struct Directory<S> {
-    above: Mutex<Above<S>>,
+    above: Mutex<Above<Directory<S>>>,
     name: Box<CStr>,
     root: u32,
     depth: u32,
@@ -174,8 +173,8 @@ impl<S> Directory<S> {
             open_one = Some(Arc::clone(&descriptor));
             Ok(descriptor)
         };
-        if let Above::Chain(chain) = &*self.above.lock() {
-            for record in chain.levels.iter() {
+        if let Some(levels) = self.above.lock().packed() {
+            for record in levels.iter() {
                 let level = Level::get(record);
                 let name = CString::new(level.name).map_err(|_| Errno::INVAL)?;
                 step(name.as_c_str(), level.identity)?;

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::directory::{self, Budget, Descriptor, Directory, TreePosition};
 use crate::entry::{Entry, FileKind, Metadata};
 use crate::error::{Operation, WalkError};
-use crate::getdents::Records;
+use crate::getdents::{Record, Records};
 use crate::pool::{Names, Queue, ThreadProgress, Work};
 use crate::source::{Source, is_listed};
 use crate::unit::Unit;
@@ -444,6 +444,20 @@ impl<V: Visitor> Scanner<'_, V> {
         directory: &Node<V>,
         descriptor: &Descriptor,
         records: Records<'_>,
+    ) -> Option<Names> {
+        if !self.options.by_inode {
+            return self.visit_each(directory, descriptor, records);
+        }
+        let mut sorted: Vec<Record<'_>> = records.collect();
+        sorted.sort_unstable_by_key(|record| record.inode);
+        self.visit_each(directory, descriptor, sorted)
+    }
+
+    fn visit_each<'r>(
+        &mut self,
+        directory: &Node<V>,
+        descriptor: &Descriptor,
+        records: impl IntoIterator<Item = Record<'r>>,
     ) -> Option<Names> {
         let prefix = OnceCell::new();
         let mut children = Names::default();

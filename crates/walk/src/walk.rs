@@ -36,6 +36,9 @@ pub struct Options {
     /// Keeps directories open until they are left, as far as the limit on open files allows: for visitors that need a
     /// directory's descriptor when they leave those in it.
     pub keep_open: bool,
+    /// Visits the entries that were read together in the order of their inode numbers, which is mostly that of their inodes on the
+    /// device: for visitors that change the inodes.
+    pub by_inode: bool,
     /// Leaves the access times of directories unchanged, where the system allows it: for their owners and for root.
     pub keep_access_times: bool,
     /// Measures the time spent in each part of the work: see [`Progress::profile`](crate::Progress::profile). Has a
@@ -51,6 +54,7 @@ impl Default for Options {
             cross_mounts: false,
             read_bytes: 32 << 10,
             keep_open: false,
+            by_inode: false,
             keep_access_times: false,
             profile: false,
         }

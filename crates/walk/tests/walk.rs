@@ -99,6 +99,48 @@ fn check(root: &Path, kept: &Recorder) {
     assert_eq!(kept.errors, []);
 }
 
+#[test]
+fn entries_are_visited_in_the_order_of_their_inode_numbers_on_request() {
+    struct Inodes(Vec<u64>);
+
+    impl Visitor for Inodes {
+        type State = ();
+
+        fn enter(&mut self, _directory: &Opened<'_, ()>) -> Option<()> {
+            Some(())
+        }
+
+        fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
+            if entry.directory.is_some() {
+                self.0.push(entry.inode);
+            }
+            Verdict::Descend
+        }
+
+        fn failed(&mut self, error: WalkError) {
+            panic!("{error}");
+        }
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..300 {
+        std::fs::write(folder.path().join(format!("file {}", number * 7919 % 300)), "").unwrap();
+    }
+    let inodes = |by_inode| {
+        let mut visitors = [Inodes(Vec::new())];
+        let mut walk = Walk::new(Options { by_inode, metadata: false, ..options(1) });
+        let number = walk.add_root(folder.path()).unwrap();
+        walk.start(number, &mut visitors[0]).unwrap();
+        assert_eq!(walk.run(&mut visitors), Ended::Done);
+        visitors.into_iter().next().unwrap().0
+    };
+    let (mut listed, ordered) = (inodes(false), inodes(true));
+    assert_eq!(ordered.len(), 300);
+    assert!(ordered.is_sorted());
+    listed.sort_unstable();
+    assert_eq!(listed, ordered);
+}
+
 fn tree(root: &Path) {
     let mut folder = root.to_owned();
     for depth in 0..40 {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nacre_quantity::Escaped;
 use nacre_tree::Control;
-use nacre_tree::remove::{Counted, Removal, Removed, Restriction};
+use nacre_tree::remove::{Counted, Removal, Removed, Restriction, default_threads};
 use nacre_walk_cli::Filters;
 use serde_json::{Map, Value, json};
 
@@ -47,7 +47,7 @@ pub struct Args {
     /// With --dry-run: also print every path; with --json, as one object per line before the totals
     #[arg(long, requires = "dry_run")]
     list: bool,
-    /// Number of threads [default: one per processor]
+    /// Number of threads [default: one per processor, at least 8]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
     /// With filters: also remove directories that are then empty, except those given as arguments
@@ -70,9 +70,9 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     }
     let asks = !args.yes && !args.dry_run;
     let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
-    let removal = Removal::new(&args.paths, threads.unwrap_or(NonZeroUsize::MIN))
-        .map_err(|refusal| Failure::Usage(refusal.to_string()))?;
+    let threads = args.threads.unwrap_or_else(default_threads);
+    let removal =
+        Removal::new(&args.paths, threads).map_err(|refusal| Failure::Usage(refusal.to_string()))?;
     let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let removal = match args.filters.is_given() {
         true => removal.restricted(Restriction { selection, empty_directories: args.empty_directories }),

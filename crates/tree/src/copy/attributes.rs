@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid, XattrFlags};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::copy::listxattr;
 
@@ -103,10 +103,51 @@ impl Preserver {
         target: BorrowedFd<'_>,
         used: bool,
     ) -> Result<(), Errno> {
-        let group = self.own(stat, |user, group| rustix::fs::fchown(target, user, group))?;
-        self.apply_extended(source, target, used)?;
-        rustix::fs::fchmod(target, Mode::from_raw_mode(self.mode(stat, group)))?;
+        self.give(&self.extended(source)?, stat, target, used)
+    }
+
+    /// Gives an open target all metadata of its source, whose extended attributes are `extended`, as [`Preserver::apply`] does.
+    pub fn give(
+        &self,
+        extended: &Attributes,
+        stat: &Statx,
+        target: BorrowedFd<'_>,
+        used: bool,
+    ) -> Result<(), Errno> {
+        // A new file mostly has its owner and mode already, and a look costs less than a change. Of one that was there before, a
+        // change of the owner also takes what gave its contents rights.
+        let there = if used { None } else { Some(stat_access(target)?) };
+        let is_owned = there.is_some_and(|there| {
+            there.stx_gid == stat.stx_gid && (!self.root || there.stx_uid == stat.stx_uid)
+        });
+        let group = match is_owned {
+            true => stat.stx_gid,
+            false => self.own(stat, |user, group| rustix::fs::fchown(target, user, group))?,
+        };
+        self.set(&AttributeSource::Open(target), extended, used && self.extended)?;
+        let mode = self.mode(stat, group);
+        // An ACL that was just set has changed the mode, and so may have a new owner.
+        let has_mode = is_owned
+            && extended.is_empty()
+            && there.is_some_and(|there| u32::from(there.stx_mode) & 0o7777 == mode);
+        if !has_mode {
+            rustix::fs::fchmod(target, Mode::from_raw_mode(mode))?;
+        }
         rustix::fs::futimens(target, &times(stat))
+    }
+
+    /// Returns the mode of a file's copy, if it may be created with that in a directory of this group: nobody is given access who has
+    /// none to the finished copy, because the file has its owner and its group from the beginning, and no ACL restricts them.
+    pub fn early_mode(&self, source: &Statx, extended: &Attributes, group: Option<u32>) -> Option<Mode> {
+        let mode = u32::from(source.stx_mode) & 0o7777;
+        let is_safe = extended.is_empty()
+            && mode & 0o7000 == 0
+            && mode & 0o600 == 0o600
+            && (!self.root || source.stx_uid == self.user)
+            // A new file gets the group of the process, or of the directory.
+            && source.stx_gid == self.group
+            && group == Some(self.group);
+        is_safe.then(|| Mode::from_raw_mode(mode))
     }
 
     /// Returns whether an open target already has all metadata of its source that [`Preserver::apply`] would give it.
@@ -123,8 +164,7 @@ impl Preserver {
         if !same_times || stat.stx_gid != there.stx_gid || !self.is_kept(stat, there) {
             return Ok(false);
         }
-        let listed = |file| list(&AttributeSource::Open(file));
-        Ok(!self.extended || listed(source)? == listed(target)?)
+        Ok(self.extended(source)? == self.extended(target)?)
     }
 
     /// Gives an open file that is new all metadata of its source, whose extended attributes are `extended`.
@@ -137,10 +177,7 @@ impl Preserver {
         stat: &Statx,
         target: BorrowedFd<'_>,
     ) -> Result<(), Errno> {
-        let group = self.own(stat, |user, group| rustix::fs::fchown(target, user, group))?;
-        self.set(&AttributeSource::Open(target), extended, false)?;
-        rustix::fs::fchmod(target, Mode::from_raw_mode(self.mode(stat, group)))?;
-        rustix::fs::futimens(target, &times(stat))
+        self.give(extended, stat, target, false)
     }
 
     /// Returns the permission bits of a copy that is in this group.
@@ -150,7 +187,8 @@ impl Preserver {
 
     /// Returns the extended attributes that are kept of a link, a pipe or a device.
     pub fn extended_named(&self, source: &Named<'_>) -> Result<Attributes, Errno> {
-        if !self.extended {
+        // Most have none, which can be seen without opening them.
+        if self.is_bare(source) {
             return Ok(Attributes::new());
         }
         list(&AttributeSource::Path(by_descriptor(source.open()?.as_fd())))
@@ -184,16 +222,16 @@ impl Preserver {
         let group = self.own(stat, |user, group| {
             rustix::fs::chownat(target.directory, target.name, user, group, flags)
         })?;
-        let target_open = target.open()?;
         let link = u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
-        self.set(
-            &AttributeSource::Path(by_descriptor(target_open.as_fd())),
-            extended,
-            used && self.extended,
-        )?;
-        if !link {
-            let mode = Mode::from_raw_mode(self.mode(stat, group));
-            rustix::fs::chmod(by_descriptor(target_open.as_fd()), mode)?;
+        let used = used && self.extended;
+        // A link has no mode, and mostly no attributes: then nothing is set by its descriptor.
+        if !link || used || !extended.is_empty() {
+            let target_open = target.open()?;
+            let path = by_descriptor(target_open.as_fd());
+            self.set(&AttributeSource::Path(path.clone()), extended, used)?;
+            if !link {
+                rustix::fs::chmod(path, Mode::from_raw_mode(self.mode(stat, group)))?;
+            }
         }
         rustix::fs::utimensat(target.directory, target.name, &times(stat), flags)
     }
@@ -217,17 +255,12 @@ impl Preserver {
         }
     }
 
-    fn apply_extended(
-        &self,
-        source: BorrowedFd<'_>,
-        target: BorrowedFd<'_>,
-        used: bool,
-    ) -> Result<(), Errno> {
-        if !self.extended {
-            return Ok(());
+    /// Returns the extended attributes that are kept of an open file or directory.
+    pub fn extended(&self, source: BorrowedFd<'_>) -> Result<Attributes, Errno> {
+        match self.extended {
+            true => list(&AttributeSource::Open(source)),
+            false => Ok(Attributes::new()),
         }
-        let wanted = list(&AttributeSource::Open(source))?;
-        self.set(&AttributeSource::Open(target), &wanted, used)
     }
 
     fn set(&self, target: &AttributeSource<'_>, wanted: &Attributes, used: bool) -> Result<(), Errno> {
@@ -250,17 +283,11 @@ impl Preserver {
 
     /// Returns whether two open files have the same extended attributes, as far as they are kept.
     pub fn same_extended(&self, a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> Result<bool, Errno> {
-        if !self.extended {
-            return Ok(true);
-        }
-        Ok(self.owed(list(&AttributeSource::Open(a))?) == self.owed(list(&AttributeSource::Open(b))?))
+        Ok(self.owed(self.extended(a)?) == self.owed(self.extended(b)?))
     }
 
     /// Returns whether two links, pipes or devices have the same extended attributes, as far as they are kept.
     pub fn same_extended_named(&self, a: &Named<'_>, b: &Named<'_>) -> Result<bool, Errno> {
-        if self.is_bare(a) && self.is_bare(b) {
-            return Ok(true);
-        }
         Ok(self.owed(self.extended_named(a)?) == self.owed(self.extended_named(b)?))
     }
 
@@ -291,6 +318,13 @@ pub fn inherits(directory: BorrowedFd<'_>) -> bool {
         Err(Errno::BADF) => is_at(AttributeSource::Path(by_descriptor(directory))).is_ok(),
         found => found.is_ok(),
     }
+}
+
+/// Returns the `statx` result (owner, group and mode) for an open file. Its size or times, which nobody asks for here, a client of a
+/// server would only know after sending what was written.
+fn stat_access(file: BorrowedFd<'_>) -> Result<Statx, Errno> {
+    let wanted = StatxFlags::MODE | StatxFlags::UID | StatxFlags::GID;
+    retry_on_intr(|| rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted))
 }
 
 fn times(stat: &Statx) -> Timestamps {
@@ -379,4 +413,68 @@ fn list(place: &AttributeSource<'_>) -> Result<Attributes, Errno> {
         }
     }
     Ok(attributes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::copy::file::stat_open;
+
+    #[test]
+    fn a_file_is_created_with_its_mode_only_if_that_gives_nobody_else_access() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = File::create(folder.path().join("file")).unwrap();
+        file.set_permissions(Permissions::from_mode(0o640)).unwrap();
+        let mut stat = stat_open(file.as_fd()).unwrap();
+        let keeper = Preserver::new(true);
+        (stat.stx_uid, stat.stx_gid) = (keeper.user, keeper.group);
+        let (own, other, none) = (Some(keeper.group), Some(keeper.group + 1), Attributes::new());
+        assert_eq!(keeper.early_mode(&stat, &none, own), Some(Mode::from_raw_mode(0o640)));
+        for group in [other, None] {
+            assert_eq!(keeper.early_mode(&stat, &none, group), None);
+        }
+        let acl = Attributes::from([(c"system.posix_acl_access".to_owned(), vec![1])]);
+        assert_eq!(keeper.early_mode(&stat, &acl, own), None);
+        let mut foreign = stat;
+        foreign.stx_gid = keeper.group + 1;
+        assert_eq!(keeper.early_mode(&foreign, &none, own), None);
+        assert_eq!(keeper.early_mode(&foreign, &none, other), None);
+        for mode in [0o4755, 0o2755, 0o1755, 0o440] {
+            let mut special = stat;
+            special.stx_mode = libc::S_IFREG as u16 | mode;
+            assert_eq!(keeper.early_mode(&special, &none, own), None);
+        }
+    }
+
+    #[test]
+    fn a_new_file_gets_what_it_has_not_and_its_times_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let keeper = Preserver::new(true);
+        let open = |name: &str, mode| {
+            let file = File::create(folder.path().join(name)).unwrap();
+            file.set_permissions(Permissions::from_mode(mode)).unwrap();
+            file
+        };
+        for mode in [0o640, 0o755, 0o4711] {
+            let source = open("source", mode);
+            let mut stat = stat_open(source.as_fd()).unwrap();
+            (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec) = (1_000_000_000, 7);
+            for before in [mode, 0o600] {
+                let target = open("target", before);
+                if keeper.root && before != mode {
+                    rustix::fs::fchown(&target, None, Some(Gid::from_raw(keeper.group + 1))).unwrap();
+                }
+                keeper.give(&Attributes::new(), &stat, target.as_fd(), false).unwrap();
+                let there = stat_open(target.as_fd()).unwrap();
+                assert_eq!(
+                    (there.stx_mode, there.stx_uid, there.stx_gid),
+                    (stat.stx_mode, stat.stx_uid, stat.stx_gid)
+                );
+                assert_eq!((there.stx_mtime.tv_sec, there.stx_mtime.tv_nsec), (1_000_000_000, 7));
+            }
+        }
+    }
 }

@@ -10,8 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use chain::{Above, Level};
+use chain::Level;
 pub use list::each_name;
+use nacre_walk::chain::Above;
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::{FileKind, Metadata, Time};
 pub use name::ONE;
@@ -55,7 +56,7 @@ impl AsFd for Open {
 #[derive(derive_more::Debug)]
 #[debug("Destination")]
 pub struct Destination {
-    above: Mutex<Above>,
+    above: Mutex<Above<Destination>>,
     /// True if it is the directory that the copy is made in.
     top: bool,
     name: CString,
@@ -73,6 +74,8 @@ pub struct Destination {
     pub fresh: bool,
     /// True if new entries in it inherit an ACL.
     pub inherits: bool,
+    /// The number of its group when it was opened; `None` of one that was packed since, in which nothing is made any more.
+    pub group: Option<u32>,
     /// The time of the source's last access before this copy read it.
     pub accessed: Option<Time>,
     /// The names that its entries belong to. What this copy created needs none: in it are copies of other names only.
@@ -116,12 +119,13 @@ impl Destination {
     pub fn new_top(directory: OwnedFd, together: bool) -> Result<Arc<Destination>, Errno> {
         let count = Arc::new(AtomicUsize::new(0));
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 16);
-        let (identity, inherits) = (identity_of(directory.as_fd())?, attributes::inherits(directory.as_fd()));
+        let stat = stat_open(directory.as_fd())?;
+        let inherits = attributes::inherits(directory.as_fd());
         Ok(Arc::new(Destination {
             above: Mutex::new(Above::Nothing),
             top: true,
             name: CString::default(),
-            identity,
+            identity: directory::identity(&stat),
             descriptor: Mutex::new(Some(Open::new(directory, &count))),
             count,
             // The walk of the source takes half of them.
@@ -131,6 +135,7 @@ impl Destination {
             spared: false,
             fresh: false,
             inherits,
+            group: Some(stat.stx_gid),
             accessed: None,
             claims: None,
             together,
@@ -263,6 +268,7 @@ impl Destination {
             spared: self.spared,
             // What was made here has a default ACL only if its parent has one.
             inherits: (!fresh || self.inherits) && attributes::inherits(fd.as_fd()),
+            group: Some(stat.stx_gid),
             descriptor: Mutex::new(Some(Open::new(fd, &self.count))),
             count: Arc::clone(&self.count),
             count_max: self.count_max,
@@ -333,8 +339,8 @@ impl Destination {
             open_one = Open::new(fd, &self.count);
             Ok(())
         };
-        if let Above::Chain(chain) = &*self.above.lock() {
-            for record in chain.levels.iter() {
+        if let Some(levels) = self.above.lock().packed() {
+            for record in levels.iter() {
                 let level = Level::get(record);
                 step(level.name.as_c_str(), level.identity)?;
             }

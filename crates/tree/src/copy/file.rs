@@ -17,10 +17,10 @@ use nacre_walk::{FileKind, Metadata, Time};
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 pub use unfinished::{CHUNKS, is_unfinished, unfinished};
-use unfinished::{create, remove};
+use unfinished::{PRIVATE, create, remove};
 
 use crate::copy::Shared;
-use crate::copy::attributes::Named;
+use crate::copy::attributes::{Attributes, Named};
 use crate::copy::data::{BUFFER_BYTES, Halt, Pair, SHORT_BYTES, forget, open_for_reading};
 use crate::copy::destination::{Destination, ONE, Open};
 use crate::copy::job::{Job, Task};
@@ -298,15 +298,17 @@ impl Item<'_> {
         let large = before.stx_size > shared.options.chunk_bytes || self.destination.is_top();
         let (name, chunks) = (unfinished(self.name, b""), unfinished(self.name, CHUNKS));
         let created = if large {
-            self.fill_large(source, before, &directory, &name, &chunks, buffer)
+            let filled = self.fill_large(source, before, &directory, &name, &chunks, buffer);
+            filled.map(|(target, record)| (target, record, None))
         } else {
-            self.fill_small(source, before, &directory, &name, buffer).map(|target| (target, None))
+            let filled = self.fill_small(source, before, &directory, &name, buffer);
+            filled.map(|(target, extended)| (target, None, Some(extended)))
         };
         // The record, and with it its lock, is kept until the copy has its name.
         let (finished, _record) = match created {
-            Ok((target, record)) => {
+            Ok((target, record, extended)) => {
                 let names = (&*name, existing.is_some());
-                (self.finish(source, before, last, &target, &directory, names), record)
+                (self.finish(source, before, last, (&*target, extended), &directory, names), record)
             }
             Err(CopyError::Ended) => (self.ended(source, before, last), None),
             Err(error) => (Err(error), None),
@@ -373,6 +375,7 @@ impl Item<'_> {
         Ok(true)
     }
 
+    /// Returns the copy, which has no metadata and its temporary name yet, and the extended attributes that the source had before.
     fn fill_small(
         &self,
         source: &Arc<OwnedFd>,
@@ -380,19 +383,23 @@ impl Item<'_> {
         directory: &Open,
         name: &CStr,
         buffer: &mut [u8],
-    ) -> Result<Arc<OwnedFd>, CopyError> {
-        let target = create(directory, name).map_err(failed(WRITE))?;
+    ) -> Result<(Arc<OwnedFd>, Attributes), CopyError> {
+        let keeper = &self.shared.keeper;
+        let extended = keeper.extended(source.as_fd()).map_err(failed(KEEP))?;
+        let mode = keeper.early_mode(before, &extended, self.destination.group);
+        let mode = mode.filter(|_| !self.destination.inherits).unwrap_or(PRIVATE);
+        let target = create(directory, name, mode).map_err(failed(WRITE))?;
         let pair = self.shared.pair(source.as_fd(), target.as_fd(), is_sparse(before));
         if before.stx_size > SHORT_BYTES && pair.share() {
             self.shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
-            return Ok(Arc::new(target));
+            return Ok((Arc::new(target), extended));
         }
         match before.stx_size {
             0 => drop(pair.copy_to_end(buffer).map_err(halted)?),
             size => pair.copy(0, size, buffer).map_err(halted)?,
         }
         self.end_in_hole(before, &target)?;
-        Ok(Arc::new(target))
+        Ok((Arc::new(target), extended))
     }
 
     fn end_in_hole(&self, before: &Statx, target: &OwnedFd) -> Result<(), CopyError> {
@@ -415,13 +422,14 @@ impl Item<'_> {
 
     /// Gives a complete copy its metadata and its name; `None` if the source changed since, unless this is the last
     /// attempt. Otherwise a file that is written to continuously, such as a log, would never be copied. The copy replaces
-    /// an entry only if its place is occupied.
+    /// an entry only if its place is occupied. Extended attributes that were read after `before` are read again if the inode of the
+    /// source was changed since.
     fn finish(
         &self,
         source: &Arc<OwnedFd>,
         before: &Statx,
         last: bool,
-        target: &Arc<OwnedFd>,
+        (target, extended): (&OwnedFd, Option<Attributes>),
         directory: &Open,
         (name, occupied): (&CStr, bool),
     ) -> Result<Option<Done>, CopyError> {
@@ -433,8 +441,12 @@ impl Item<'_> {
         // Times from before it was read: reading may have changed one, and by the other the next copy is to see that the
         // source has changed since.
         (stat.stx_atime, stat.stx_mtime) = (before.stx_atime, before.stx_mtime);
-        let inherits = self.destination.inherits;
-        self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), inherits).map_err(failed(KEEP))?;
+        let (keeper, inherits) = (&self.shared.keeper, self.destination.inherits);
+        let extended = match extended {
+            Some(extended) if Metadata(stat).changed() == Metadata(*before).changed() => extended,
+            _ => keeper.extended(source.as_fd()).map_err(failed(KEEP))?,
+        };
+        keeper.give(&extended, &stat, target.as_fd(), inherits).map_err(failed(KEEP))?;
         if self.shared.options.fsync {
             rustix::fs::fsync(target).map_err(failed(WRITE))?;
         }

@@ -5,18 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Directory, Identity, Stream};
-use crate::chain::{Chain, Level, Stack};
+use crate::chain::{Above, Level, NAME_BYTES_MAX, Stack, drop_upwards};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex};
-
-/// The directories above a directory.
-pub(super) enum Above<S> {
-    /// Nothing: it is a root.
-    Nothing,
-    /// Its parent.
-    Directory(Arc<Directory<S>>),
-    /// Its parent and more directories, packed.
-    Chain(Box<Chain<S>>),
-}
 
 /// The depth from which on directories are packed. Trees that are not deeper have nothing to gain.
 const PACKED_DEPTH_MIN: u32 = 64;
@@ -25,27 +15,17 @@ impl<S> Directory<S> {
     /// Returns the parent directory; `None` for a root, and for a directory whose parent is packed. When a directory is left, its
     /// parent is not packed.
     pub fn parent(&self) -> Option<Arc<Directory<S>>> {
-        match &*self.above.lock() {
-            Above::Directory(parent) => Some(Arc::clone(parent)),
-            Above::Nothing | Above::Chain(_) => None,
-        }
+        self.above.lock().parent()
     }
 
     /// Returns the nearest ancestor that is not packed; `None` for a root.
     pub(crate) fn ancestor(&self) -> Option<Arc<Directory<S>>> {
-        match &*self.above.lock() {
-            Above::Nothing => None,
-            Above::Directory(parent) => Some(Arc::clone(parent)),
-            Above::Chain(chain) => Some(Arc::clone(&chain.above)),
-        }
+        self.above.lock().nearest()
     }
 
     /// Passes the packed directories to `see` that are between the nearest other ancestor and this directory, if there are any.
     pub(crate) fn with_packed<T>(&self, see: impl FnOnce(&mut Stack) -> T) -> Option<T> {
-        match &mut *self.above.lock() {
-            Above::Chain(chain) => Some(see(&mut chain.levels)),
-            Above::Nothing | Above::Directory(_) => None,
-        }
+        self.above.lock().packed_mut().map(see)
     }
 
     /// Returns the path, beginning with that of the root as it was given.
@@ -87,17 +67,12 @@ impl<S> Directory<S> {
     fn ascend_one(&self, see: &mut impl FnMut(u32, &Level<'_>)) -> Option<Arc<Directory<S>>> {
         let identity = self.stream.lock().identity;
         see(self.depth, &Level { name: self.name.to_bytes(), inode: self.inode, identity, state: &[] });
-        match &*self.above.lock() {
-            Above::Nothing => None,
-            Above::Directory(parent) => Some(Arc::clone(parent)),
-            Above::Chain(chain) => {
-                let depths = (0..self.depth).rev();
-                depths
-                    .zip(chain.levels.iter_rev())
-                    .for_each(|(depth, record)| see(depth, &Level::get(record)));
-                Some(Arc::clone(&chain.above))
-            }
+        let above = self.above.lock();
+        if let Some(levels) = above.packed() {
+            let depths = (0..self.depth).rev();
+            depths.zip(levels.iter_rev()).for_each(|(depth, record)| see(depth, &Level::get(record)));
         }
+        above.nearest()
     }
 
     /// Returns whether it or one of its ancestors has that identity, so that the directory was met below itself.
@@ -127,14 +102,9 @@ impl<S> Directory<S> {
         if self.split.swap(true, Ordering::Relaxed) {
             return None;
         }
-        match &mut *self.above.lock() {
-            Above::Nothing => None,
-            Above::Directory(parent) => Some(Arc::clone(parent)),
-            Above::Chain(chain) => {
-                chain.split = chain.levels.len();
-                Some(Arc::clone(&chain.above))
-            }
-        }
+        let mut above = self.above.lock();
+        above.mark_split();
+        above.nearest()
     }
 
     /// Packs its parent if that waits for this directory alone, and is closed. `pack` writes the state of the one, in which the
@@ -151,7 +121,7 @@ impl<S> Directory<S> {
         // Whoever has work in it refers to it, and so does each of its subdirectories: with one reference, it waits for this
         // directory, and nobody else comes to it.
         let Some(parent) = Arc::get_mut(parent) else { return };
-        if parent.depth < PACKED_DEPTH_MIN || parent.name.to_bytes().len() > Level::NAME_BYTES_MAX {
+        if parent.depth < PACKED_DEPTH_MIN || parent.name.to_bytes().len() > NAME_BYTES_MAX {
             return;
         }
         let identity = {
@@ -170,67 +140,40 @@ impl<S> Directory<S> {
         if !pack(&parent.state, &self.state, &mut record) {
             return;
         }
-        let mut chain = match std::mem::replace(&mut *parent.above.lock(), Above::Nothing) {
-            Above::Chain(chain) => chain,
-            Above::Directory(above) => Box::new(Chain::new(above)),
-            Above::Nothing => unreachable!("roots are not that deep"),
-        };
-        chain.push(&record, parent.is_split());
-        *above = Above::Chain(chain);
+        let beyond = std::mem::replace(&mut *parent.above.lock(), Above::Nothing);
+        let is_split = parent.is_split();
+        let packed = above.pack(beyond, &record, is_split);
+        assert!(packed, "roots are not that deep");
     }
 
     /// Returns its parent, which is unpacked if it was packed; `unpack` makes its state of what was written, and of this
     /// directory's. Called by whoever finishes this directory.
     pub(crate) fn unpack_above(&self, unpack: impl FnOnce(&[u8], &S) -> S) -> Option<Arc<Directory<S>>> {
-        let mut above = self.above.lock();
-        let mut chain = match std::mem::replace(&mut *above, Above::Nothing) {
-            Above::Nothing => return None,
-            Above::Directory(parent) => {
-                *above = Above::Directory(Arc::clone(&parent));
-                return Some(parent);
+        self.above.lock().unpack(|record, is_split, above| {
+            let level = Level::get(record);
+            Directory {
+                // Names were packed without the zero at their end, and hold no other.
+                name: CString::new(level.name).unwrap_or_default().into_boxed_c_str(),
+                root: self.root,
+                depth: self.depth - 1,
+                inode: level.inode,
+                state: unpack(level.state, &self.state),
+                budget: Arc::clone(&self.budget),
+                stream: Mutex::new(Stream { ended: true, identity: level.identity, ..Stream::default() }),
+                holders: AtomicUsize::new(0),
+                // This directory.
+                unfinished: AtomicUsize::new(1),
+                split: AtomicBool::new(is_split),
+                above: Mutex::new(above),
             }
-            Above::Chain(chain) => chain,
-        };
-        let Some((record, split)) = chain.pop() else { unreachable!("no chain is without levels") };
-        let level = Level::get(&record);
-        let parent = Arc::new(Directory {
-            // Names were packed without the zero at their end, and hold no other.
-            name: CString::new(level.name).unwrap_or_default().into_boxed_c_str(),
-            root: self.root,
-            depth: self.depth - 1,
-            inode: level.inode,
-            state: unpack(level.state, &self.state),
-            budget: Arc::clone(&self.budget),
-            stream: Mutex::new(Stream { ended: true, identity: level.identity, ..Stream::default() }),
-            holders: AtomicUsize::new(0),
-            // This directory.
-            unfinished: AtomicUsize::new(1),
-            split: AtomicBool::new(split),
-            above: Mutex::new(match chain.levels.is_empty() {
-                true => Above::Directory(chain.above),
-                false => Above::Chain(chain),
-            }),
-        });
-        *above = Above::Directory(Arc::clone(&parent));
-        Some(parent)
-    }
-
-    /// Takes the nearest ancestor that is not packed, and forgets the others.
-    fn take_above(&self) -> Option<Arc<Directory<S>>> {
-        match std::mem::replace(&mut *self.above.lock(), Above::Nothing) {
-            Above::Nothing => None,
-            Above::Directory(parent) => Some(parent),
-            Above::Chain(chain) => Some(chain.above),
-        }
+        })
     }
 }
 
-/// Drops a chain of directories iteratively, since recursion over a hundred thousand levels would overflow the stack.
+/// Drops a long chain of directories without recursion.
 impl<S> Drop for Directory<S> {
     fn drop(&mut self) {
-        let mut above = self.take_above();
-        while let Some(directory) = above {
-            above = Arc::into_inner(directory).and_then(|directory| directory.take_above());
-        }
+        let take_nearest = |directory: &Directory<S>| directory.above.lock().take_nearest();
+        drop_upwards(take_nearest(self), take_nearest);
     }
 }

@@ -128,11 +128,7 @@ impl Side for Local {
     }
 
     async fn extended(&self, directory: &Rc<OwnedFd>, name: &CStr) -> Result<Attributes, Cause> {
-        let entry = named(directory, name);
-        match self.keeper.is_bare(&entry) {
-            true => Ok(Attributes::new()),
-            false => Ok(self.keeper.extended_named(&entry)?),
-        }
+        Ok(self.keeper.extended_named(&named(directory, name))?)
     }
 
     async fn read(&self, directory: &Rc<OwnedFd>, name: &CStr) -> Result<(LocalReader, Metadata), Cause> {

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -10,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use nacre_quantity::Escaped;
 use nacre_tree::listed::{Listed, ListedRemoval};
+use nacre_tree::remove::default_threads;
 use nacre_walk::FileKind;
 use serde_json::{Map, Value, json};
 
@@ -36,8 +36,7 @@ pub fn run(session: &Context, args: &Args, from: &Path) -> Result<(), Failure> {
         })?),
     };
     let mut lines = Lines { source: BufReader::new(source), number: 0, line: Vec::new() };
-    let threads =
-        args.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+    let threads = args.threads.unwrap_or_else(default_threads);
     let removal = ListedRemoval::default();
     let done = interrupt::stopping(
         || removal.control.stop(),

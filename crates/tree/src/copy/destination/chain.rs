@@ -4,45 +4,18 @@ use std::ffi::CString;
 use std::sync::{Arc, OnceLock};
 
 use nacre_walk::Time;
-use nacre_walk::chain::{Stack, put_bytes, put_number, take_bytes, take_number};
+use nacre_walk::chain::{
+    Above, NAME_BYTES_MAX, drop_upwards, put_bytes, put_number, take_bytes, take_number,
+};
 use nacre_walk::directory::Identity;
 use parking_lot::Mutex;
 
 use super::Destination;
 
-/// The directories above a directory.
-pub(super) enum Above {
-    /// Nothing: the copy is made in it.
-    Nothing,
-    /// Its parent.
-    Directory(Arc<Destination>),
-    /// Its parent and more directories, packed.
-    Chain(Box<Chain>),
-}
-
-/// The directories above one that are packed, each in the one before, and the first one in `above`.
-pub(super) struct Chain {
-    above: Arc<Destination>,
-    pub levels: Stack,
-}
-
 impl Destination {
     /// Returns the nearest ancestor that is not packed.
     pub(super) fn ancestor(&self) -> Option<Arc<Destination>> {
-        match &*self.above.lock() {
-            Above::Nothing => None,
-            Above::Directory(parent) => Some(Arc::clone(parent)),
-            Above::Chain(chain) => Some(Arc::clone(&chain.above)),
-        }
-    }
-
-    /// Takes the nearest ancestor that is not packed, and forgets the others.
-    fn take_above(&self) -> Option<Arc<Destination>> {
-        match std::mem::replace(&mut *self.above.lock(), Above::Nothing) {
-            Above::Nothing => None,
-            Above::Directory(parent) => Some(parent),
-            Above::Chain(chain) => Some(chain.above),
-        }
+        self.above.lock().nearest()
     }
 
     /// Packs it, for a walk that packs the directory which it is the copy of: from now on it is a few bytes of `child`, the only one
@@ -54,69 +27,46 @@ impl Destination {
         if !is_parent || Arc::strong_count(self) != 2 || self.name.as_bytes().len() > NAME_BYTES_MAX {
             return false;
         }
-        let mut chain = match std::mem::replace(&mut *self.above.lock(), Above::Nothing) {
-            Above::Nothing => return false,
-            Above::Directory(above) => Box::new(Chain { above, levels: Stack::default() }),
-            Above::Chain(chain) => chain,
-        };
-        chain.levels.push(&Level::put(self));
-        *above = Above::Chain(chain);
-        true
+        let beyond = std::mem::replace(&mut *self.above.lock(), Above::Nothing);
+        above.pack(beyond, &Level::put(self), false)
     }
 
     /// Returns the directory that it is in, which is unpacked if it was packed; `None` for the one that the copy is made in.
     pub fn unpack_above(&self) -> Option<Arc<Destination>> {
-        let mut above = self.above.lock();
-        let mut chain = match std::mem::replace(&mut *above, Above::Nothing) {
-            Above::Nothing => return None,
-            Above::Directory(parent) => {
-                *above = Above::Directory(Arc::clone(&parent));
-                return Some(parent);
+        self.above.lock().unpack(|record, _is_split, above| {
+            let level = Level::get(record);
+            Destination {
+                top: false,
+                name: level.name,
+                identity: level.identity,
+                descriptor: Mutex::new(None),
+                count: Arc::clone(&self.count),
+                count_max: self.count_max,
+                mounted: level.flags & MOUNTED != 0,
+                foreign: level.flags & FOREIGN != 0,
+                spared: level.flags & SPARED != 0,
+                fresh: level.flags & FRESH != 0,
+                inherits: level.flags & INHERITS != 0,
+                group: None,
+                accessed: level.accessed,
+                // Everything in it has got its name.
+                claims: None,
+                together: self.together,
+                ignores_case: OnceLock::new(),
+                naming: Mutex::new(()),
+                above: Mutex::new(above),
             }
-            Above::Chain(chain) => chain,
-        };
-        let Some(record) = chain.levels.pop() else { unreachable!("no chain is without levels") };
-        let level = Level::get(&record);
-        let parent = Arc::new(Destination {
-            top: false,
-            name: level.name,
-            identity: level.identity,
-            descriptor: Mutex::new(None),
-            count: Arc::clone(&self.count),
-            count_max: self.count_max,
-            mounted: level.flags & MOUNTED != 0,
-            foreign: level.flags & FOREIGN != 0,
-            spared: level.flags & SPARED != 0,
-            fresh: level.flags & FRESH != 0,
-            inherits: level.flags & INHERITS != 0,
-            accessed: level.accessed,
-            // Everything in it has got its name.
-            claims: None,
-            together: self.together,
-            ignores_case: OnceLock::new(),
-            naming: Mutex::new(()),
-            above: Mutex::new(match chain.levels.is_empty() {
-                true => Above::Directory(chain.above),
-                false => Above::Chain(chain),
-            }),
-        });
-        *above = Above::Directory(Arc::clone(&parent));
-        Some(parent)
+        })
     }
 }
 
-/// Drops a long chain iteratively, since recursion would overflow the stack.
+/// Drops a long chain of directories without recursion.
 impl Drop for Destination {
     fn drop(&mut self) {
-        let mut above = self.take_above();
-        while let Some(directory) = above {
-            above = Arc::into_inner(directory).and_then(|directory| directory.take_above());
-        }
+        let take_nearest = |directory: &Destination| directory.above.lock().take_nearest();
+        drop_upwards(take_nearest(self), take_nearest);
     }
 }
-
-/// The maximum length of a name that is packed: that of all file systems, twice over.
-const NAME_BYTES_MAX: usize = 512;
 
 const MOUNTED: u8 = 1;
 const FOREIGN: u8 = 2;

@@ -11,8 +11,8 @@ use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 
 use super::{
-    CHUNKS, COPY, CopyError, Item, READ, Role, WRITE, create, failed, halted, is_sparse, remove, stat_open,
-    unfinished,
+    CHUNKS, COPY, CopyError, Item, PRIVATE, READ, Role, WRITE, create, failed, halted, is_sparse, remove,
+    stat_open, unfinished,
 };
 use crate::copy::Shared;
 use crate::copy::destination::Open;
@@ -117,7 +117,7 @@ impl Item<'_> {
             remove(directory, chunks);
             record = open()?;
         }
-        let target = create(directory, name).map_err(failed(WRITE))?;
+        let target = create(directory, name, PRIVATE).map_err(failed(WRITE))?;
         if shared.pair(source.as_fd(), target.as_fd(), false).share() {
             return Ok(Begun { target: Arc::new(target), record, finished: None });
         }

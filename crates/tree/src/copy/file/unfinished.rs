@@ -31,10 +31,13 @@ pub fn unfinished(name: &CStr, suffix: &[u8]) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-/// Creates a file, after removing one that an earlier run left under its name.
-pub fn create(directory: &Open, name: &CStr) -> Result<OwnedFd, Errno> {
+/// The mode of an unfinished copy that nobody else may read yet.
+pub const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Creates a file in a mode, after removing one that an earlier run left under its name.
+pub fn create(directory: &Open, name: &CStr, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let create = || retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR));
+    let create = || retry_on_intr(|| rustix::fs::openat(directory, name, flags, mode));
     match create() {
         Err(Errno::EXIST) => {
             remove(directory, name);
