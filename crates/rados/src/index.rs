@@ -46,7 +46,7 @@ use crate::name::{keyed, object_name, unescaped};
 use crate::read::header_of;
 use crate::record::{Header, checksum};
 use crate::store::Inner;
-use crate::sys::{Completed, Operation, Pool, ReadStep, WriteStep, flag};
+use crate::sys::{Completed, Operation, ReadStep, WriteStep, flag};
 
 /// The number of RADOS objects that the index is spread over.
 pub(crate) const SHARDS: usize = 32;
