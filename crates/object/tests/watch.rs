@@ -221,6 +221,33 @@ fn a_writer_tells_a_few_watchers_itself_what_may_be_told_at_once() {
 }
 
 #[test]
+fn a_watch_that_begins_when_a_change_is_lost_is_told_by_its_own_writer() {
+    /// Begins another watch when it is woken, and changes the object again.
+    struct Anew(Hub, std::sync::Mutex<Option<Watch>>);
+    impl std::task::Wake for Anew {
+        fn wake(self: Arc<Self>) {
+            let watch = self.0.watch(&object(), 1, 0, &WatchOptions::default()).unwrap();
+            assert!(self.0.changed_now(&object(), 3));
+            *self.1.lock().unwrap() = Some(watch);
+        }
+    }
+    let anew = Arc::new(Anew(Hub::default(), std::sync::Mutex::default()));
+    let hub = &anew.0;
+    let _first = hub.watch(&object(), 1, 0, &WatchOptions::default()).unwrap();
+    assert!(hub.changed_now(&object(), 1));
+    // Version 1 is not for this one, so only the end of the watch wakes it.
+    let mut watch = hub.watch(&object(), 1, 1, &WatchOptions::default()).unwrap();
+    let waker = Waker::from(anew.clone());
+    assert!(watch.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    hub.end(&object(), &StoreError::new(ErrorKind::Io, "the disk is gone"));
+    hub.deliver(&object());
+    let mut later = anew.1.lock().unwrap().take().expect("the watch has ended");
+    assert!(later.try_next().is_pending(), "its writer has not released the object yet");
+    hub.deliver(&object());
+    assert!(matches!(later.try_next(), Poll::Ready(Some(Ok(Event::Changed { version: 3 })))));
+}
+
+#[test]
 fn a_change_that_was_lost_ends_the_watch_and_is_not_told() {
     let hub = Hub::default();
     let mut watch = hub.watch(&object(), 1, 0, &WatchOptions::default()).unwrap();

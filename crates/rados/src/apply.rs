@@ -84,6 +84,8 @@ impl Inner {
         known: &Mutex<ObjectCache>,
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
+        // A read that is begun after a write of this client sees it, as where each is sent at once.
+        self.hurry(name, known);
         if self.location.native {
             if let Some(read) = native::only_read(transaction)
                 && let Some(outcome) = self.read_natively(object, name, known, read).await?

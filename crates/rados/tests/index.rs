@@ -207,15 +207,12 @@ fn every_page_shows_what_there_is_while_it_is_made() {
             let found: Vec<String> = page.iter().map(ToString::to_string).collect();
             assert_eq!(found.iter().collect::<Vec<_>>(), expected, "behind {from:?}");
             let Some(last) = page.last().cloned() else { break };
-            if let Some(changer) = changer {
-                // What the next page begins with was read ahead.
+            // What the next page begins with was read ahead. Behind the last page nothing is made, or there would always be another one.
+            let next = there.iter().find(|name| **name > found[found.len() - 1]).cloned();
+            if let (Some(changer), Some(next)) = (changer, next) {
                 let made = format!("{last}+{}", there.len());
-                if let Some(next) = there.iter().find(|name| name.as_str() > found[found.len() - 1].as_str())
-                {
-                    let next = next.clone();
-                    remove(changer, &next);
-                    there.remove(&next);
-                }
+                remove(changer, &next);
+                there.remove(&next);
                 make(changer, &made);
                 there.insert(made);
             }

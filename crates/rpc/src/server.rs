@@ -434,7 +434,7 @@ fn unprotected(address: &Address) -> StoreError {
     StoreError::new(ErrorKind::Invalid, text)
 }
 
-/// A thread of the server, as those see it who accept connections.
+/// A thread of the server, as the acceptors of connections see it.
 #[derive(Clone)]
 struct Worker {
     sender: mpsc::UnboundedSender<(Accepted, Tap)>,

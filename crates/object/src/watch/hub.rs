@@ -93,7 +93,7 @@ struct Watched {
     items: VecDeque<Item>,
     /// The number of notifications among them.
     notifications: usize,
-    /// True while the object is in a list of the thread, or in its hands.
+    /// True while the object is in a list of the thread, in its hands, or in those of a writer that delivers.
     queued: bool,
     /// The notifications that wait for acknowledgements.
     notifies: Vec<u64>,
@@ -261,7 +261,11 @@ impl Hub {
             let durable = Pin::new(&mut item.durable).poll(&mut Context::from_waker(Waker::noop()));
             match durable {
                 Poll::Ready(Ok(())) => self.shared.deliver(object, item, &mut wakers),
-                Poll::Ready(Err(error)) => self.shared.fail(object, &error, &mut wakers),
+                Poll::Ready(Err(error)) => {
+                    self.shared.fail(object, &error, &mut wakers);
+                    // It is forgotten: a watch that has begun since is in other hands.
+                    return wakers.into_iter().for_each(Waker::wake);
+                }
                 Poll::Pending => {
                     if let Some(watched) = self.shared.lock().objects.get_mut(object) {
                         watched.items.push_front(item);
@@ -272,7 +276,7 @@ impl Hub {
             wakers.drain(..).for_each(Waker::wake);
         }
         let mut state = self.shared.lock();
-        // Now it is in the thread's list, and stays queued, or is settled if nothing is left.
+        // What is left goes into the thread's list, and the object stays queued; it does not if nothing is left.
         self.shared.settle(&mut state, object);
         drop(state);
         self.shared.wake.notify_one();
@@ -314,7 +318,7 @@ impl Hub {
 
     /// Ends the watches that an object has, behind all that was reported before, with an error.
     pub fn end(&self, object: &ObjectId, error: &StoreError) {
-        // Only the thread takes an object out, because it may have an item of it in its hands.
+        // Only whoever has an object in its hands takes it out, because an item of it may be on its way.
         self.changed(object, 0, Reply::ready(Err(error.clone())));
     }
 
@@ -530,7 +534,13 @@ impl HubShared {
                     continue;
                 }
                 Poll::Ready(Ok(())) => self.deliver(&object, item, &mut wakers),
-                Poll::Ready(Err(error)) => self.fail(&object, &error, &mut wakers),
+                Poll::Ready(Err(error)) => {
+                    self.fail(&object, &error, &mut wakers);
+                    wakers.drain(..).for_each(Waker::wake);
+                    state = self.lock();
+                    // It is forgotten: a watch that has begun since may be in other hands.
+                    continue;
+                }
             }
             wakers.drain(..).for_each(Waker::wake);
             state = self.lock();
@@ -589,7 +599,7 @@ impl HubShared {
                 if let Content::Notified { id, .. } = item.content {
                     missed.drain(..).for_each(|key| state.miss(id, key));
                 }
-                // The thread has the object in its hands, so it is gone only if the hub was closed.
+                // The caller has the object in its hands, so it is gone only if the hub was closed.
                 let Some(watched) = state.objects.get(object) else { return };
                 let watchers = watched.watchers.range((from, Bound::Unbounded)).take(BATCH);
                 batch.extend(watchers.map(|(key, watcher)| (*key, watcher.clone())));

@@ -64,6 +64,7 @@ impl Relay {
             if ended.is_ok() {
                 return;
             }
+            // It was woken meanwhile. The swap also makes visible what whoever woke it did before.
             self.state.swap(POLLED, Ordering::AcqRel);
         }
     }

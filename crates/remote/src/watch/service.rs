@@ -1,7 +1,7 @@
 //! The server side of the service.
 //!
-//! An event goes from the queue of its watch to the connection on the thread that has put it into the queue (`relay.rs`), most often that of
-//! the store's hub: no writer waits for it.
+//! An event goes from the queue of its watch to the connection on the thread that has put it into the queue (`relay.rs`): that of the
+//! store's hub, or the writer's where the store is in memory. It waits for nothing on the way: an event that has no room stays in the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;

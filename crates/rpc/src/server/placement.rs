@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_millis(2);
 const TURNS_PER_SECOND_FEW: f64 = 20_000.0;
 /// The number of connections for each thread from which on chance decides.
 const CONNECTIONS_FEW: usize = 2;
-/// The number of times by which a thread that clearly has more to do does so.
+/// The ratio to the turns of the least busy thread above which a thread clearly has more to do.
 const CLEARLY: f64 = 1.5;
 
 /// The load of a thread.
