@@ -214,7 +214,7 @@ type Candidates<'a> = Vec<&'a Resource>;
 
 /// A run of the policy in force that was made before the decision, together with those for other ranks.
 pub(crate) struct Run<'a> {
-    /// What was offered to it, where resources are offered from the first run on.
+    /// The resources that were offered to it, if its policy is offered any in the first run.
     pub offered: Option<Offered<'a>>,
     /// The result.
     pub evaluated: Result<Evaluated, PolicyError>,

@@ -22,10 +22,10 @@ pub const METRIC_NAME_BYTES_MAX: usize = 64;
 pub const OFFERED_MAX: usize = 512;
 /// The number of targets times resources that a policy's own selector is offered at most.
 pub const OFFERS_MAX: usize = 1 << 18;
-/// The number of ranks that are decided for times that of ranks whose metrics are seen, in one call of a policy for several ranks: its
-/// output has room for as many targets.
+/// The number of ranks that one call of a policy decides for, times the number of ranks whose metrics it sees: its output has room
+/// for as many targets.
 pub(crate) const TOGETHER_ROWS_MAX: usize = 1 << 15;
-/// The number of resources that are offered in such a call, but for those of the last rank.
+/// The number of resources that are offered in such a call; those of the last rank may exceed it.
 pub(crate) const TOGETHER_OFFERED_MAX: usize = 1 << 14;
 /// The maximum number of pins, and of masks.
 pub const RULES_MAX: usize = 512;

@@ -90,8 +90,9 @@ end
 local function show_often(view, read)
   local all, shown, written, worked_out = read(), {}, {}, {}
   local function write(row, key, value)
-    written[#written + 1], written[#written + 2] = row, key
+    -- First, as there are keys with which it fails.
     rawset(row, key, value)
+    written[#written + 1], written[#written + 2] = row, key
   end
   for rank = 0, view.count - 1 do
     local metrics, row = all[rank], {}
@@ -229,10 +230,13 @@ local function evaluate(view, me, state, has_rank_beyond)
     if type(load) == "function" then
       view.forget_loads()
       local function load_of(rank)
-        -- Loads that have not been looked at before are 0 to this function.
+        -- Loads that have not been looked at before are 0 to this function. Whoever looks at one may catch what it fails with, and
+        -- may use `i` for something else.
+        local i = env.i
         view.load_of, env.i = nil, rank
-        local own = load(rank)
-        view.load_of, env.i = load_of, me
+        local ok, own, text = pcall(load, rank)
+        view.load_of, env.i = load_of, i
+        if not ok then error(text or own, 0) end
         if own == nil then own = server[rank]["all.meta_load"] end
         return checked(own, "load", rank)
       end

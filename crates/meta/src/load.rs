@@ -66,7 +66,7 @@ pub struct RankLoad {
 
 impl RankLoad {
     /// Returns it with the `limit` busiest sequencers only, the busiest first.
-    pub fn busiest(mut self, limit: usize) -> RankLoad {
+    pub(crate) fn busiest(mut self, limit: usize) -> RankLoad {
         let by_rate = |one: &ResourceLoad, other: &ResourceLoad| {
             other.requests_per_second.total_cmp(&one.requests_per_second).then_with(|| one.id.cmp(&other.id))
         };

@@ -99,6 +99,23 @@ fn the_papers_callbacks_run_as_functions() {
 }
 
 #[test]
+fn looking_at_a_load_changes_nothing_else() {
+    // A load is worked out while `where` runs, which may use `i` too.
+    let text = "
+        function load(rank) return rank end
+        function where() i = 7 targets[1] = server[2]['load'] + i end";
+    assert_eq!(targets(text, &[1.0; 3])[0], [0.0, 9.0, 0.0]);
+    // One that fails and is caught leaves the others as they are.
+    let text = "
+        function load(rank) if rank == 2 then error('two') end return 5 end
+        function where()
+          local ok, reason = pcall(function() return server[2]['load'] end)
+          if not ok then targets[1] = server[1]['load'] end
+        end";
+    assert_eq!(targets(text, &[1.0; 3])[0], [0.0, 5.0, 0.0]);
+}
+
+#[test]
 fn policies_for_ceph_run_unchanged() {
     for text in [CEPH, OLDER_CEPH] {
         assert_eq!(targets(text, &[10.0, 0.0, 0.0]), [[0.0, 5.0, 0.0], [0.0; 3], [0.0; 3]], "{text}");

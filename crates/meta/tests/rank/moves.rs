@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nacre_meta::capability::Policy;
 use nacre_meta::place::{Mode, RankNumber};
+use nacre_meta::sequencer::Sequencer;
 use nacre_meta::service::{ActiveRank, Call, Output, Record, Reply, StoreOrder};
 use nacre_object::ObjectId;
 use rand::Rng;
@@ -62,6 +63,7 @@ enum Answer {
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     Loaded(Record),
+    LoadedAhead(Record, u64),
     Written,
     Moved,
     Superseded,
@@ -226,7 +228,7 @@ impl World {
                 }
             }
             Event::Effect { process, order, answered } => {
-                let ending = self.effect(process, order);
+                let ending = self.effect(process, order, answered);
                 if answered {
                     match self.agenda.rng.random_range(0..12) {
                         // The reply is lost, and the order repeated.
@@ -431,19 +433,25 @@ impl World {
         }
     }
 
-    /// An order reaches the store, whether the rank that gave it is there or not.
-    fn effect(&mut self, process: usize, order: StoreOrder) -> Ending {
+    /// An order reaches the store, whether the rank that gave it is there or not. One that is not answered comes late.
+    fn effect(&mut self, process: usize, order: StoreOrder, answered: bool) -> Ending {
         let (number, epoch) = (self.processes[process].rank.number(), self.processes[process].rank.epoch());
         let fences = self.broken != Broken::NoFence;
         match order {
             StoreOrder::Load { .. } if self.record.place.rank != number => Ending::Loaded(self.record),
-            StoreOrder::Load { .. } => {
+            StoreOrder::Load { reserves } => {
                 let token = self.record.place.token(epoch);
                 if fences && token < self.fence {
                     return Ending::Superseded;
                 }
                 self.fence = self.fence.max(token);
-                Ending::Loaded(self.record)
+                let before = self.record;
+                // A late attempt finds another record than the one that it looked at, and reserves nothing.
+                if !reserves || !answered || before.cached.is_some() {
+                    return Ending::Loaded(before);
+                }
+                self.record.reserved = Sequencer::first_bound(before.reserved);
+                Ending::LoadedAhead(self.record, before.reserved)
             }
             StoreOrder::Write(before, after) => {
                 let passes = before.place.token(epoch) >= self.fence && self.record == before;
@@ -486,11 +494,18 @@ impl World {
         let mut out = Vec::new();
         match ending {
             Ending::Loaded(record) => state.rank.loaded(now, &id, Some(record), &mut out),
+            Ending::LoadedAhead(record, tail) => state.rank.loaded_ahead(now, &id, record, tail, &mut out),
             Ending::Written => state.rank.written(now, &id, &mut out),
             Ending::Moved => state.rank.moved(now, &id, &mut out),
             Ending::Superseded => return self.end(process),
         }
         self.carry(process, out);
+        if let Ending::Moved = ending {
+            // The other rank is told, which may come when it has moved on.
+            let (process, at) = (self.current[&self.record.place.rank], self.agenda.within(20, 1000));
+            let call = Call::Expect;
+            self.agenda.at(at, Event::ToRank { process, client: NOBODY, connection: 0, number: 0, call });
+        }
     }
 
     /// Gives up what a client holds whose lease is over.

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use nacre_meta::capability::Policy;
+use nacre_meta::sequencer::Sequencer;
 use nacre_meta::service::{ActiveRank, Call, Output, Record, Reply, StoreOrder};
 use nacre_object::ObjectId;
 use rand::Rng;
@@ -68,6 +69,7 @@ enum Answer {
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Loaded(Option<Record>),
+    LoadedAhead(Record, u64),
     Created(Option<Record>),
     Written,
     Removed,
@@ -405,14 +407,22 @@ impl World {
         let fenced = epoch < self.fence && self.broken != Broken::NoFence;
         let ending = match order {
             _ if fenced => Stored::Superseded,
-            StoreOrder::Load { .. } => {
+            StoreOrder::Load { reserves } => {
                 self.fence = self.fence.max(epoch);
                 let mut record = self.record;
                 if self.broken == Broken::Forgets {
                     record = record.map(|record| Record { cached: None, ..record });
                     self.record = record;
                 }
-                Stored::Loaded(record)
+                match record.filter(|record| reserves && record.cached.is_none()) {
+                    Some(before) => {
+                        let after = Record { reserved: Sequencer::first_bound(before.reserved), ..before };
+                        self.before_crash = self.record;
+                        self.record = Some(after);
+                        Stored::LoadedAhead(after, before.reserved)
+                    }
+                    None => Stored::Loaded(record),
+                }
             }
             StoreOrder::Create(policy) => {
                 let record = Record { policy, ..Record::default() };
@@ -452,6 +462,7 @@ impl World {
         let mut out = Vec::new();
         match ending {
             Stored::Loaded(record) => process.rank.loaded(now, &id, record, &mut out),
+            Stored::LoadedAhead(record, tail) => process.rank.loaded_ahead(now, &id, record, tail, &mut out),
             Stored::Created(created) => process.rank.created(now, &id, created, &mut out),
             Stored::Written => process.rank.written(now, &id, &mut out),
             Stored::Removed => process.rank.removed(&id, &mut out),
