@@ -88,6 +88,11 @@ pub trait DiskFile: Send + Sync {
     }
     /// Writes the parts one after another, from an offset on.
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()>;
+    /// Makes `bytes` bytes from an offset on zeros. It is a write, also in what a crash may do to it, but where the file
+    /// system can note that there are zeros, none are written.
+    fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        write_zeros(offset, bytes, |offset, zeros| self.write_at(offset, &[zeros]))
+    }
     /// Makes all that was written durable.
     fn sync(&self) -> io::Result<()>;
     /// Returns the file's size in bytes.
@@ -328,16 +333,25 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Writes zeros from an offset on, where the file system cannot reserve space otherwise.
+/// Writes zeros up to a length in bytes, where the file system cannot reserve space otherwise.
 fn fill(file: &File, from: u64, bytes: u64) -> io::Result<()> {
-    let zeros = vec![0; 1 << 20];
-    let mut offset = from;
-    while offset < bytes {
-        let len = (bytes - offset).min(zeros.len() as u64);
-        file.write_all_at(&zeros[..len as usize], offset)?;
-        offset += len;
-    }
+    write_zeros(from, bytes.saturating_sub(from), |offset, zeros| file.write_all_at(&zeros, offset))?;
     file.sync_all()
+}
+
+/// Writes `bytes` zeros from an offset on, in pieces that `write` writes.
+fn write_zeros(offset: u64, bytes: u64, write: impl Fn(u64, Bytes) -> io::Result<()>) -> io::Result<()> {
+    /// Zeros that are written at a time, in bytes.
+    const PIECE_BYTES: u64 = 1 << 20;
+    let zeros = Bytes::from(vec![0; PIECE_BYTES.min(bytes) as usize]);
+    let (mut at, end) = (offset, offset + bytes);
+    while at < end {
+        let piece = zeros.slice(..(end - at).min(PIECE_BYTES) as usize);
+        let len = piece.len() as u64;
+        write(at, piece)?;
+        at += len;
+    }
+    Ok(())
 }
 
 struct FolderFile {
@@ -437,6 +451,22 @@ impl DiskFile for FolderFile {
                 self.cache.note(offset, written);
                 offset += written as u64;
                 io::IoSlice::advance_slices(&mut rest, written);
+            }
+        }
+        Ok(())
+    }
+
+    fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        use rustix::io::Errno;
+        while bytes > 0 {
+            match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::ZERO_RANGE, offset, bytes) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                // Not every file system can, and on a full volume the note itself may find no room.
+                Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT) => {
+                    return write_zeros(offset, bytes, |offset, zeros| self.write_at(offset, &[zeros]));
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())

@@ -108,6 +108,16 @@ impl Frames {
         self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
     }
 
+    /// Adds a frame of padding behind what is written, in a part of the file that is zero: its head alone is written.
+    /// `zeros` is its body.
+    fn padding(&mut self, zeros: &[u8], file: &dyn DiskFile) -> io::Result<()> {
+        self.frame(FRAME_PADDING, zeros);
+        self.out.truncate(self.out.len() - zeros.len());
+        self.write_to(file)?;
+        self.offset += zeros.len() as u64;
+        Ok(())
+    }
+
     fn gathered_bytes(&self) -> usize {
         self.out.len() + self.body.len()
     }
@@ -345,11 +355,18 @@ impl Engine {
             padding -= frame_bytes;
         }
         write(&mut frames)?;
+        // What stays unused costs no more than a note of the file system: most of a file that the index is to grow into
+        // is. A crash may leave any of it; the snapshot is named when all of it is synced.
+        let zeros = vec![0; PADDING_BYTES.min(padding) as usize];
+        file.zero_at(frames.offset, padding)?;
         while padding >= FRAME_HEAD_BYTES {
-            let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);
-            frames.frame(FRAME_PADDING, &vec![0; (frame - FRAME_HEAD_BYTES) as usize]);
-            write(&mut frames)?;
-            padding -= frame;
+            let mut frame_bytes = padding.min(PADDING_BYTES);
+            if (1..FRAME_HEAD_BYTES).contains(&(padding - frame_bytes)) {
+                // Leaves room for one more, so that the file keeps its length.
+                frame_bytes -= FRAME_HEAD_BYTES;
+            }
+            frames.padding(&zeros[..(frame_bytes - FRAME_HEAD_BYTES) as usize], &*file)?;
+            padding -= frame_bytes;
         }
         frames.frame(FRAME_END, &items.to_le_bytes());
         write(&mut frames)?;

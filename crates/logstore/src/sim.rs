@@ -47,7 +47,7 @@ pub enum Operation {
     Remove,
     /// [`Disk::sync_names`]; the hook gets an empty name.
     SyncNames,
-    /// [`DiskFile::write_at`].
+    /// [`DiskFile::write_at`] or [`DiskFile::zero_at`].
     Write,
     /// [`DiskFile::sync`].
     Sync,
@@ -517,6 +517,10 @@ impl DiskFile for SimFile {
             }
             state.operation()
         })
+    }
+
+    fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.write_at(offset, &[vec![0; bytes as usize].into()])
     }
 
     fn sync(&self) -> io::Result<()> {
