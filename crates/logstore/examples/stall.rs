@@ -132,6 +132,9 @@ impl DiskFile for CountedFile {
     fn set_size(&self, bytes: u64) -> io::Result<()> {
         self.file.set_size(bytes)
     }
+    fn reserve(&self, bytes: u64) -> io::Result<bool> {
+        self.file.reserve(bytes)
+    }
 }
 
 /// Returns the number behind a word in a file of the system about this process.

@@ -344,7 +344,9 @@ impl Engine {
             // Without it there are fewer of them, and nothing else is lost.
             let _ = self.extend_file_of_snapshot(&*file, end + writes_bytes);
         }
-        let file_bytes = file.size()?.min(file_bytes_max);
+        // The file becomes as long as it may be without new space: so its length tells the next opening what it has.
+        let space_bytes = file.size()?.max(self.snapshot_reserved_bytes());
+        let file_bytes = space_bytes.min(file_bytes_max);
         let mut padding = file_bytes.saturating_sub(end);
         for body in writes {
             let frame_bytes = FRAME_HEAD_BYTES + body.len() as u64;
@@ -370,10 +372,10 @@ impl Engine {
         }
         frames.frame(FRAME_END, &items.to_le_bytes());
         write(&mut frames)?;
-        // A remainder that is no frame goes.
-        if file.size()? > frames.offset {
-            file.set_size(frames.offset)?;
-        }
+        // What is too much goes, and a remainder that is no frame. Other files may have more reserved than is known, so it is
+        // done whatever the length.
+        self.limit_snapshot_reserved(frames.offset);
+        file.set_size(frames.offset)?;
         file.sync()?;
         Ok(end)
     }
