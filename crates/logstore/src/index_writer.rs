@@ -108,6 +108,16 @@ impl Frames {
         self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
     }
 
+    /// Adds a frame of padding behind what is written, in a part of the file that is zero: its head alone is written.
+    /// `zeros` is its body.
+    fn padding(&mut self, zeros: &[u8], file: &dyn DiskFile) -> io::Result<()> {
+        self.frame(FRAME_PADDING, zeros);
+        self.out.truncate(self.out.len() - zeros.len());
+        self.write_to(file)?;
+        self.offset += zeros.len() as u64;
+        Ok(())
+    }
+
     fn gathered_bytes(&self) -> usize {
         self.out.len() + self.body.len()
     }
@@ -334,7 +344,9 @@ impl Engine {
             // Without it there are fewer of them, and nothing else is lost.
             let _ = self.extend_file_of_snapshot(&*file, end + writes_bytes);
         }
-        let file_bytes = file.size()?.min(file_bytes_max);
+        // The file becomes as long as it may be without new space: so its length tells the next opening what it has.
+        let space_bytes = file.size()?.max(self.snapshot_reserved_bytes());
+        let file_bytes = space_bytes.min(file_bytes_max);
         let mut padding = file_bytes.saturating_sub(end);
         for body in writes {
             let frame_bytes = FRAME_HEAD_BYTES + body.len() as u64;
@@ -345,18 +357,25 @@ impl Engine {
             padding -= frame_bytes;
         }
         write(&mut frames)?;
+        // What stays unused costs no more than a note of the file system: most of a file that the index is to grow into
+        // is. A crash may leave any of it; the snapshot is named when all of it is synced.
+        let zeros = vec![0; PADDING_BYTES.min(padding) as usize];
+        file.zero_at(frames.offset, padding)?;
         while padding >= FRAME_HEAD_BYTES {
-            let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);
-            frames.frame(FRAME_PADDING, &vec![0; (frame - FRAME_HEAD_BYTES) as usize]);
-            write(&mut frames)?;
-            padding -= frame;
+            let mut frame_bytes = padding.min(PADDING_BYTES);
+            if (1..FRAME_HEAD_BYTES).contains(&(padding - frame_bytes)) {
+                // Leaves room for one more, so that the file keeps its length.
+                frame_bytes -= FRAME_HEAD_BYTES;
+            }
+            frames.padding(&zeros[..(frame_bytes - FRAME_HEAD_BYTES) as usize], &*file)?;
+            padding -= frame_bytes;
         }
         frames.frame(FRAME_END, &items.to_le_bytes());
         write(&mut frames)?;
-        // A remainder that is no frame goes.
-        if file.size()? > frames.offset {
-            file.set_size(frames.offset)?;
-        }
+        // What is too much goes, and a remainder that is no frame. Other files may have more reserved than is known, so it is
+        // done whatever the length.
+        self.limit_snapshot_reserved(frames.offset);
+        file.set_size(frames.offset)?;
         file.sync()?;
         Ok(end)
     }

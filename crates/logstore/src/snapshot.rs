@@ -47,8 +47,9 @@ pub(crate) const FRAME_END: u8 = 3;
 pub(crate) const FRAME_PADDING: u8 = 4;
 /// The bytes in front of the body of a frame: magic number, checksum, length, kind.
 pub(crate) const FRAME_HEAD_BYTES: u64 = 13;
-/// The length in bytes of the frames that padding is cut into, so that little memory is taken for it.
-pub(crate) const PADDING_BYTES: u64 = 64 << 10;
+/// The length in bytes of the frames that padding is cut into, so that little memory is taken for it, and little is written
+/// of it: the head of each frame is, the zeros behind it are not.
+pub(crate) const PADDING_BYTES: u64 = 1 << 20;
 
 pub(crate) const ITEM_OBJECT: u8 = 1;
 pub(crate) const ITEM_FORK: u8 = 2;

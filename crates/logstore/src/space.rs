@@ -9,8 +9,9 @@
 //! Invariants, as long as the reserve could be made:
 //! - the room of the log without new space ([`Log::room`]) suffices to move everything live in any segment, and a little
 //!   more for transactions that shrink; those that write leave both alone ([`Reserve`]);
-//! - the files of the kept snapshots, and the one for the next, are each as long as a snapshot can become (the
-//!   rest is padding); transactions that would make the index grow beyond them wait until they were extended.
+//! - the files of the kept snapshots, and the one for the next, each have the space that a snapshot can come to need, as
+//!   padding or reserved beyond their ends; transactions that would make the index grow beyond it wait until it was
+//!   extended.
 //!
 //! [`Log::room`]: crate::log::Log::room
 
@@ -28,7 +29,7 @@ use crate::log::{Purpose, Reserve};
 use crate::memory::Memory;
 use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, SEGMENT_NUMBER_MAX, Segment, segment_name};
 use crate::snapshot::SnapshotState;
-use crate::snapshot::{KEPT, parse_snapshot_name};
+use crate::snapshot::{KEPT, parse_snapshot_name, snapshot_name};
 use crate::sync::{AtomicU64, Mutex};
 
 /// The file that the next snapshot is written into.
@@ -81,6 +82,9 @@ pub struct Space {
     snapshot_file_bytes: AtomicU64,
     /// The length in bytes that each snapshot can reach without new space, however many are taken.
     snapshot_space_bytes: AtomicU64,
+    /// The length in bytes for which every file of a snapshot, and the one for the next, is known to have space, whether or
+    /// not it is as long; 0 where one was added since, or nothing was reserved yet. Changed with the snapshots locked.
+    snapshot_reserved_bytes: AtomicU64,
     /// Growth of the index that transactions have room for, and have not counted yet.
     growth_bytes: AtomicU64,
     /// The number of transactions that were refused because of missing space.
@@ -159,6 +163,7 @@ impl Space {
             spare_bytes: AtomicU64::new(0),
             snapshot_file_bytes: AtomicU64::new(0),
             snapshot_space_bytes: AtomicU64::new(0),
+            snapshot_reserved_bytes: AtomicU64::new(0),
             growth_bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
@@ -566,9 +571,12 @@ impl Engine {
         work: &mut SnapshotState,
         bytes: u64,
     ) -> Result<(), StoreError> {
+        if self.reserve_snapshot_space(work, bytes)? {
+            return Ok(());
+        }
         work.snapshot_bytes_min = bytes;
         let mut result = self.extend_snapshot_reserve(work, bytes);
-        // A snapshot takes the file that was made longer, and its predecessor's becomes the next to be.
+        // Without space beyond the ends of files, the kept ones cannot be extended. But a snapshot takes the file that was made longer, and its predecessor's becomes the next to be.
         for _ in 0..KEPT {
             if self.space.snapshot_space_bytes.load(Ordering::Relaxed) >= bytes {
                 break;
@@ -583,6 +591,60 @@ impl Engine {
             true => Err(self.out_of_space(bytes)),
             false => Ok(()),
         }
+    }
+
+    /// Reserves space for each file of a snapshot to become `bytes` long, which changes nothing in them; returns false if there
+    /// are not as many yet as are kept, or if the file system cannot.
+    fn reserve_snapshot_space(&self, work: &SnapshotState, bytes: u64) -> Result<bool, StoreError> {
+        let failed = |error: io::Error| self.cannot_make(SNAPSHOT_RESERVE, bytes, &error);
+        if work.snapshots.len() < KEPT {
+            return Ok(false);
+        }
+        let mut files = Vec::with_capacity(KEPT + 1);
+        let kept = work.snapshots.iter().map(|(number, _)| snapshot_name(*number));
+        for name in kept.chain([SNAPSHOT_RESERVE.to_owned()]) {
+            match self.disk.open(&name) {
+                Ok(file) => files.push(file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let before_bytes = self.snapshot_reserved_bytes();
+        let mut more_bytes = 0;
+        for file in &files {
+            let old_bytes = file.size().map_err(failed)?.max(before_bytes);
+            more_bytes +=
+                bytes.next_multiple_of(BLOCK_BYTES).saturating_sub(old_bytes.next_multiple_of(BLOCK_BYTES));
+        }
+        {
+            // Held from the look at what is left until it is counted as taken, so that no segment takes the same bytes.
+            let _pool = self.space.pool.lock();
+            if more_bytes > 0 && !self.may_take(more_bytes) {
+                return Err(self.out_of_space(bytes));
+            }
+            self.space.snapshot_file_bytes.fetch_add(more_bytes, Ordering::Relaxed);
+        }
+        let mut reserved = Ok(true);
+        for file in &files {
+            if matches!(reserved, Ok(true)) {
+                reserved = file.reserve(bytes).map_err(failed);
+            }
+        }
+        if matches!(reserved, Ok(true)) {
+            self.space.snapshot_reserved_bytes.fetch_max(bytes, Ordering::Relaxed);
+        }
+        self.count_snapshots();
+        reserved
+    }
+
+    /// Returns the bytes for which each file of a snapshot has space, whatever its length; 0 if that is not known.
+    pub(crate) fn snapshot_reserved_bytes(&self) -> u64 {
+        self.space.snapshot_reserved_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a snapshot's file has space for `bytes` bytes, and no more.
+    pub(crate) fn limit_snapshot_reserved(&self, bytes: u64) {
+        self.space.snapshot_reserved_bytes.fetch_min(bytes, Ordering::Relaxed);
     }
 
     fn extend_snapshot_reserve(&self, work: &SnapshotState, bytes: u64) -> Result<(), StoreError> {
@@ -612,9 +674,9 @@ impl Engine {
             .map_err(failed)
     }
 
-    /// Extends a snapshot's file to `bytes`, if it is shorter, within the capacity.
+    /// Makes space for a snapshot's file to be `bytes` long, if it has less, within the capacity.
     pub(crate) fn extend_file_of_snapshot(&self, file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
-        let old_bytes = file.size()?;
+        let old_bytes = file.size()?.max(self.snapshot_reserved_bytes());
         if old_bytes >= bytes {
             return Ok(());
         }
@@ -646,7 +708,10 @@ impl Engine {
         };
         let begun = match reserved {
             Ok(file) => self.disk.rename(SNAPSHOT_RESERVE, SNAPSHOT_BEGUN).map(|()| file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(SNAPSHOT_BEGUN, 0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.limit_snapshot_reserved(0);
+                self.disk.create(SNAPSHOT_BEGUN, 0)
+            }
             Err(error) => Err(error),
         };
         begun.and_then(|file| self.sync_names(failures).map(|()| file)).inspect_err(|_| {
@@ -709,13 +774,16 @@ impl Engine {
             .iter()
             .find(|(name, _)| name == SNAPSHOT_RESERVE || name == SNAPSHOT_BEGUN)
             .map_or(0, |(_, bytes)| *bytes);
+        let reserved_bytes = self.snapshot_reserved_bytes();
         let sizes = snapshots.iter().map(|(_, bytes)| *bytes).chain([reserve_bytes]);
-        let sum = sizes.map(|bytes| bytes.next_multiple_of(BLOCK_BYTES)).sum();
+        let sum = sizes.map(|bytes| bytes.max(reserved_bytes).next_multiple_of(BLOCK_BYTES)).sum();
         self.space.snapshot_file_bytes.store(sum, Ordering::Relaxed);
         // The next snapshots are written into the file in reserve and into those that are kept now, by turns.
         let kept = snapshots.iter().rev().take(KEPT).map(|(_, bytes)| *bytes);
         let least = kept.min().filter(|_| snapshots.len() >= KEPT).unwrap_or(0);
-        self.space.snapshot_space_bytes.store(least.min(reserve_bytes), Ordering::Relaxed);
+        self.space
+            .snapshot_space_bytes
+            .store(least.min(reserve_bytes).max(reserved_bytes), Ordering::Relaxed);
     }
 
     /// Returns the refusal of a transaction that finds no room, and nothing that could be cleaned for it; counts it.
