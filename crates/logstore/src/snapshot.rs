@@ -136,14 +136,13 @@ impl Engine {
         self.log.since_snapshot_bytes() >= spacing_bytes
     }
 
-    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: one and a half times the
-    /// length of the snapshot, so that the index is never most of what is written. If that is more than
-    /// the options ask for it is less, down to three quarters of the length: replaying that much takes about half as long
-    /// as loading the snapshot.
+    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: twice the length of the snapshot,
+    /// so that the index is no more than a third of what is written. The log of two such distances stays until
+    /// snapshots have moved on, so where there is little space left they are closer together.
     pub(crate) fn snapshot_spacing_bytes(&self) -> u64 {
         // The estimate is never less than the length, and for a small store it is most of it.
         let bytes = self.snapshot_bytes_likely();
-        (bytes + bytes / 2).min(self.options.snapshot_bytes.max(bytes / 4 * 3))
+        if self.is_tight() { bytes / 4 * 3 } else { 2 * bytes }
     }
 
     /// Takes a snapshot. Blocks; transactions continue.
