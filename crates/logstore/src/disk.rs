@@ -464,9 +464,12 @@ impl DiskFile for FolderFile {
 
     fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
         use rustix::io::Errno;
-        while bytes > 0 {
+        if bytes == 0 {
+            return Ok(());
+        }
+        loop {
             match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::ZERO_RANGE, offset, bytes) {
-                Ok(()) => break,
+                Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 // Not every file system can, and on a full volume the note itself may find no room.
                 Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT) => {
@@ -475,7 +478,6 @@ impl DiskFile for FolderFile {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
