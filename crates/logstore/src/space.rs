@@ -576,7 +576,8 @@ impl Engine {
         }
         work.snapshot_bytes_min = bytes;
         let mut result = self.extend_snapshot_reserve(work, bytes);
-        // Without space beyond the ends of files, the kept ones cannot be extended. But a snapshot takes the file that was made longer, and its predecessor's becomes the next to be.
+        // Without space beyond the ends of files, the kept ones cannot be extended. But a snapshot takes the file that was
+        // made longer, and its predecessor's becomes the next to be.
         for _ in 0..KEPT {
             if self.space.snapshot_space_bytes.load(Ordering::Relaxed) >= bytes {
                 break;
@@ -616,18 +617,19 @@ impl Engine {
             more_bytes +=
                 bytes.next_multiple_of(BLOCK_BYTES).saturating_sub(old_bytes.next_multiple_of(BLOCK_BYTES));
         }
+        let mut reserved = Ok(true);
         {
-            // Held from the look at what is left until it is counted as taken, so that no segment takes the same bytes.
+            // Held from the look at what is left until it is taken, so that no segment takes the same bytes: near the
+            // capacity the file system is asked, which knows only what is.
             let _pool = self.space.pool.lock();
             if more_bytes > 0 && !self.may_take(more_bytes) {
                 return Err(self.out_of_space(bytes));
             }
             self.space.snapshot_file_bytes.fetch_add(more_bytes, Ordering::Relaxed);
-        }
-        let mut reserved = Ok(true);
-        for file in &files {
-            if matches!(reserved, Ok(true)) {
-                reserved = file.reserve(bytes).map_err(failed);
+            for file in &files {
+                if matches!(reserved, Ok(true)) {
+                    reserved = file.reserve(bytes).map_err(failed);
+                }
             }
         }
         if matches!(reserved, Ok(true)) {
