@@ -350,7 +350,11 @@ fn fill(file: &File, from: u64, bytes: u64) -> io::Result<()> {
 }
 
 /// Writes `bytes` zeros from an offset on, in pieces that `write` writes.
-fn write_zeros(offset: u64, bytes: u64, write: impl Fn(u64, Bytes) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn write_zeros(
+    offset: u64,
+    bytes: u64,
+    write: impl Fn(u64, Bytes) -> io::Result<()>,
+) -> io::Result<()> {
     /// Zeros that are written at a time, in bytes.
     const PIECE_BYTES: u64 = 1 << 20;
     let zeros = Bytes::from(vec![0; PIECE_BYTES.min(bytes) as usize]);

@@ -125,7 +125,7 @@ fn what_is_reserved_beyond_the_ends_of_files_is_counted_after_a_restart_too() {
     while taken_bytes(&disk) < used_bytes(&disk) + (200 << 10) {
         assert!(number < 3000, "nothing was reserved beyond the ends of files");
         let key = Key::try_from(format!("key-{number:06}").as_str()).unwrap();
-        let set = WriteOp::SetKey { key, value: vec![1; 2000].into() };
+        let set = WriteOp::SetKey { key, value: vec![1u8; 2000].into() };
         apply(&store, "object", Transaction::new().change(set)).unwrap();
         number += 1;
     }
