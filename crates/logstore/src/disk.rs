@@ -119,6 +119,9 @@ const NAMES_RESERVE: &str = "reserve-names";
 const NAMES_RESERVE_BYTES: u64 = 16 << 10;
 const NAMES_STEP_BYTES: u64 = 4 << 10;
 
+/// The maximum number of walks through the folder, each begun because the one before met a file that was just renamed.
+const WALKS_MAX: usize = 100;
+
 /// The unit in which `stat` counts blocks.
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -289,16 +292,19 @@ impl Disk for FolderDisk {
     }
 
     fn allocated_bytes(&self) -> io::Result<Option<u64>> {
-        let mut blocks = self.handle.metadata()?.blocks();
-        for entry in fs::read_dir(&self.folder)? {
-            match entry?.metadata() {
-                Ok(metadata) => blocks += metadata.blocks(),
-                // It was removed since the folder was read.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+        'walk: for _ in 0..WALKS_MAX {
+            let mut blocks = self.handle.metadata()?.blocks();
+            for entry in fs::read_dir(&self.folder)? {
+                match entry?.metadata() {
+                    Ok(metadata) => blocks += metadata.blocks(),
+                    // It was removed since the folder was read, or has another name now, under which it would be missed.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue 'walk,
+                    Err(error) => return Err(error),
+                }
             }
+            return Ok(Some(blocks * STAT_BLOCK_BYTES));
         }
-        Ok(Some(blocks * STAT_BLOCK_BYTES))
+        Err(io::Error::other("the files of the folder change their names faster than they can be counted"))
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
