@@ -129,6 +129,9 @@ impl DiskFile for CountedFile {
     fn size(&self) -> io::Result<u64> {
         self.file.size()
     }
+    fn space(&self) -> io::Result<u64> {
+        self.file.space()
+    }
     fn set_size(&self, bytes: u64) -> io::Result<()> {
         self.file.set_size(bytes)
     }

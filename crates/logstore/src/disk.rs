@@ -15,7 +15,7 @@ use nacre_object::Escaped;
 use serde::Serialize;
 
 use crate::page_cache::PageCache;
-use crate::space::is_full;
+use crate::space::{BLOCK_BYTES, is_full};
 use crate::superblock::{self, SUPERBLOCK};
 
 /// A flat folder of files.
@@ -97,11 +97,15 @@ pub trait DiskFile: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// Returns the file's size in bytes.
     fn size(&self) -> io::Result<u64>;
+    /// Returns the bytes of the volume that the file takes, what is reserved beyond its end included; no less than its size.
+    fn space(&self) -> io::Result<u64> {
+        self.size()
+    }
     /// Truncates the file to `bytes`, or extends it with the space reserved, and makes that durable. What is reserved
     /// beyond its new end is given back, unless it is extended.
     fn set_size(&self, bytes: u64) -> io::Result<()>;
-    /// Reserves space for the file to become `bytes` long, without making it longer, and makes that durable; returns false if
-    /// the file system cannot. Asking again for what is reserved takes no new space.
+    /// Reserves space for the file to become `bytes` long, without making it longer; returns false if the file system
+    /// cannot. A sync makes it durable. Asking again for what is reserved takes no new space.
     fn reserve(&self, _bytes: u64) -> io::Result<bool> {
         Ok(false)
     }
@@ -114,6 +118,9 @@ const NAMES_RESERVE: &str = "reserve-names";
 /// The size of that file, in bytes; the next constant is the number of bytes taken of it at a time.
 const NAMES_RESERVE_BYTES: u64 = 16 << 10;
 const NAMES_STEP_BYTES: u64 = 4 << 10;
+
+/// The maximum number of walks through the folder, each begun because the one before met a file that was just renamed.
+const WALKS_MAX: usize = 100;
 
 /// The unit in which `stat` counts blocks.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -285,16 +292,19 @@ impl Disk for FolderDisk {
     }
 
     fn allocated_bytes(&self) -> io::Result<Option<u64>> {
-        let mut blocks = self.handle.metadata()?.blocks();
-        for entry in fs::read_dir(&self.folder)? {
-            match entry?.metadata() {
-                Ok(metadata) => blocks += metadata.blocks(),
-                // It was removed since the folder was read.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+        'walk: for _ in 0..WALKS_MAX {
+            let mut blocks = self.handle.metadata()?.blocks();
+            for entry in fs::read_dir(&self.folder)? {
+                match entry?.metadata() {
+                    Ok(metadata) => blocks += metadata.blocks(),
+                    // It was removed since the folder was read, or has another name now, under which it would be missed.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue 'walk,
+                    Err(error) => return Err(error),
+                }
             }
+            return Ok(Some(blocks * STAT_BLOCK_BYTES));
         }
-        Ok(Some(blocks * STAT_BLOCK_BYTES))
+        Err(io::Error::other("the files of the folder change their names faster than they can be counted"))
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
@@ -346,7 +356,11 @@ fn fill(file: &File, from: u64, bytes: u64) -> io::Result<()> {
 }
 
 /// Writes `bytes` zeros from an offset on, in pieces that `write` writes.
-fn write_zeros(offset: u64, bytes: u64, write: impl Fn(u64, Bytes) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn write_zeros(
+    offset: u64,
+    bytes: u64,
+    write: impl Fn(u64, Bytes) -> io::Result<()>,
+) -> io::Result<()> {
     /// Zeros that are written at a time, in bytes.
     const PIECE_BYTES: u64 = 1 << 20;
     let zeros = Bytes::from(vec![0; PIECE_BYTES.min(bytes) as usize]);
@@ -488,6 +502,11 @@ impl DiskFile for FolderFile {
         Ok(self.file.metadata()?.len())
     }
 
+    fn space(&self) -> io::Result<u64> {
+        let metadata = self.file.metadata()?;
+        Ok(metadata.len().max(metadata.blocks() * STAT_BLOCK_BYTES))
+    }
+
     fn set_size(&self, bytes: u64) -> io::Result<()> {
         let old_bytes = self.file.metadata()?.len();
         if bytes <= old_bytes {
@@ -495,9 +514,13 @@ impl DiskFile for FolderFile {
             self.file.set_len(bytes)?;
             return self.file.sync_all();
         }
+        let has_more = self.space()? > old_bytes.next_multiple_of(BLOCK_BYTES);
         reserve(&self.file, bytes).inspect_err(|_| {
-            // Best effort: what could be reserved in part only is given back. The error that matters is the first one.
-            let _ = self.file.set_len(old_bytes);
+            // What could be reserved in part only is given back, unless there was space beyond the end before: that would go
+            // too, and others could take it. The error that matters is the first one.
+            if !has_more {
+                let _ = self.file.set_len(old_bytes);
+            }
         })
     }
 
@@ -505,9 +528,9 @@ impl DiskFile for FolderFile {
         use rustix::io::Errno;
         loop {
             match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes) {
-                Ok(()) => return self.file.sync_all().map(|()| true),
+                Ok(()) => return Ok(true),
                 Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP) => return Ok(false),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
                 // What could be reserved in part only stays with the file, which needs it before it needs more.
                 Err(error) => return Err(error.into()),
             }
@@ -548,7 +571,6 @@ impl Disk for NoDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::BLOCK_BYTES;
 
     #[test]
     fn zeros_replace_what_was_written_and_extend_the_file() {
@@ -578,8 +600,10 @@ mod tests {
         }
         assert_eq!(file.size().unwrap(), 5);
         assert!(bytes() >= before + (1 << 20) - BLOCK_BYTES, "{} bytes", bytes());
+        assert!(file.space().unwrap() >= 1 << 20, "{} bytes", file.space().unwrap());
         file.set_size(5).unwrap();
         assert!(bytes() <= before + BLOCK_BYTES, "{} bytes", bytes());
+        assert!(file.space().unwrap() < 1 << 20, "{} bytes", file.space().unwrap());
         let mut content = [0; 5];
         file.read_at(0, &mut content).unwrap();
         assert_eq!(&content, b"12345");

@@ -18,7 +18,7 @@ use nacre_object::{Fork, Key, ObjectId};
 
 use crate::binding::FrameBinding;
 use crate::codec::{crc32c, put_bytes, put_varint};
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, write_zeros};
 use crate::engine::Engine;
 use crate::extent_map::{Entry, Place};
 use crate::log::SnapshotBegun;
@@ -33,6 +33,7 @@ use crate::snapshot::{
     ITEM_BASE, ITEM_DATA, ITEM_FENCED_SESSIONS, ITEM_FORK, ITEM_HOLE, ITEM_OBJECT, ITEM_SEGMENT,
     ITEM_VERSIONED_KEY, PADDING_BYTES, SnapshotHeader,
 };
+use crate::space::is_full;
 use crate::sync::{Mutex, unlock_fair};
 
 /// The number of items after which the lock of a shard is given back.
@@ -360,7 +361,17 @@ impl Engine {
         // What stays unused costs no more than a note of the file system: most of a file that the index is to grow into
         // is. A crash may leave any of it; the snapshot is named when all of it is synced.
         let zeros = vec![0; PADDING_BYTES.min(padding) as usize];
-        file.zero_at(frames.offset, padding)?;
+        let zeroed = match self.is_tight() {
+            // There is little of it then. To note zeros a file system may give the space back for a moment, and somebody else
+            // take it.
+            true => write_zeros(frames.offset, padding, |offset, zeros| file.write_at(offset, &[zeros])),
+            false => file.zero_at(frames.offset, padding),
+        };
+        match zeroed {
+            // Not every file system keeps what it has reserved. Without padding the file is shorter, and nothing else is lost.
+            Err(error) if is_full(&error) => padding = 0,
+            zeroed => zeroed?,
+        }
         while padding >= FRAME_HEAD_BYTES {
             let mut frame_bytes = padding.min(PADDING_BYTES);
             if (1..FRAME_HEAD_BYTES).contains(&(padding - frame_bytes)) {

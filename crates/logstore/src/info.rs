@@ -179,8 +179,7 @@ impl Engine {
     pub(crate) fn check_files(&self) {
         let files = self.disk.list().expect("a disk of a test lists its files");
         let space_bytes = |(name, bytes): &(String, u64)| match name.contains("snapshot") {
-            // They may have space beyond their ends.
-            true => (*bytes).max(self.snapshot_reserved_bytes()).next_multiple_of(BLOCK_BYTES),
+            true => self.snapshot_taken_bytes(name, *bytes),
             false => bytes.next_multiple_of(BLOCK_BYTES),
         };
         let found: u64 = files.iter().map(space_bytes).sum();

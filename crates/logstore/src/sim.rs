@@ -542,6 +542,12 @@ impl DiskFile for SimFile {
         Ok(state.files[self.file].live.len() as u64)
     }
 
+    fn space(&self) -> io::Result<u64> {
+        let state = self.shared.state.lock();
+        state.alive()?;
+        Ok(state.files[self.file].space_bytes())
+    }
+
     fn set_size(&self, bytes: u64) -> io::Result<()> {
         self.shared.around_file(Operation::SetSize, self.file, |state| {
             state.alive()?;

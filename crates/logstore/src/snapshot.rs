@@ -133,8 +133,9 @@ pub struct SnapshotHeader {
 impl Engine {
     /// Returns whether enough was appended since the last snapshot for another one.
     pub(crate) fn snapshot_is_due(&self) -> bool {
-        let spacing_bytes = self.options.snapshot_bytes.max(self.snapshot_spacing_bytes());
-        self.log.since_snapshot_bytes() >= spacing_bytes
+        let since_bytes = self.log.since_snapshot_bytes();
+        // The second question is one to the file system, too.
+        since_bytes >= self.options.snapshot_bytes && since_bytes >= self.snapshot_spacing_bytes()
     }
 
     /// Returns the bytes of log from a snapshot to the next one, unless room is needed: twice the length of the snapshot,
@@ -341,12 +342,14 @@ impl<R: FnMut(u64, u64) -> io::Result<Bytes>> FrameReader<R> {
             return Ok(None);
         }
         let held = self.window.slice(((offset - self.begin) as usize).min(self.window.len())..);
-        if (held.len() as u64) < frame_bytes(&held).min(rest) {
-            self.window = (self.read)(offset, frame_bytes(&held).max(READ_BYTES).min(rest))?;
+        let wanted_bytes = frame_bytes(&held, self.is_format_1);
+        if (held.len() as u64) < wanted_bytes.min(rest) {
+            self.window = (self.read)(offset, wanted_bytes.max(READ_BYTES).min(rest))?;
             self.begin = offset;
             // The frame may turn out to be longer.
-            if frame_bytes(&self.window).min(rest) > self.window.len() as u64 {
-                self.window = (self.read)(offset, frame_bytes(&self.window).min(rest))?;
+            let wanted_bytes = frame_bytes(&self.window, self.is_format_1).min(rest);
+            if wanted_bytes > self.window.len() as u64 {
+                self.window = (self.read)(offset, wanted_bytes)?;
             }
         }
         let at = (offset - self.begin) as usize;
@@ -468,11 +471,18 @@ pub fn read_snapshot(
     })
 }
 
-/// Returns how long the frame is, in either format, whose beginning is given; its head alone where that is not whole.
-fn frame_bytes(bytes: &[u8]) -> u64 {
+/// Returns how long the frame is whose beginning is given, in either format while that is not known; its head alone where
+/// that is not whole.
+fn frame_bytes(bytes: &[u8], is_format_1: Option<bool>) -> u64 {
     let word =
         |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_le_bytes(*word));
-    let longest = [word(0), word(8)].into_iter().filter(|len| *len as usize <= FRAME_BYTES_MAX).max();
+    // A magic number may look like a length, and then much more would be read for every frame.
+    let lens = match is_format_1 {
+        None => [word(0), word(8)],
+        Some(true) => [word(0), 0],
+        Some(false) => [0, word(8)],
+    };
+    let longest = lens.into_iter().filter(|len| *len as usize <= FRAME_BYTES_MAX).max();
     FRAME_HEAD_BYTES + u64::from(longest.unwrap_or(0))
 }
 
@@ -724,4 +734,51 @@ pub fn read_file(disk: &dyn Disk, name: &str) -> io::Result<Bytes> {
     let mut bytes = vec![0; file.size()? as usize];
     file.read_at(0, &mut bytes)?;
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::FORMAT_VERSION;
+
+    fn put_frame(out: &mut Vec<u8>, binding: FrameBinding, kind: u8, body: &[u8]) {
+        let begin = out.len();
+        out.extend_from_slice(&binding.magic().to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&(body.len() as u32 + 1).to_le_bytes());
+        out.push(kind);
+        out.extend_from_slice(body);
+        let crc = crc32c(&out[begin + 8..]) ^ binding.mask(begin as u64);
+        out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    #[test]
+    fn a_snapshot_is_read_once_whatever_its_magic_number_is() {
+        // As a length, the magic number of this store's frames would be allowed.
+        let mut store = [7; 16];
+        store[4..8].copy_from_slice(&(FRAME_BYTES_MAX as u32).to_le_bytes());
+        let binding = FrameBinding::new(&store);
+        let header = SnapshotHeader {
+            store,
+            format: FORMAT_VERSION,
+            position: Position { segment: 0, offset: 0 },
+            sequence: 1,
+            tokens: 0,
+            floor: 0,
+        };
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, binding, FRAME_HEADER, &header.encode());
+        for _ in 0..2000 {
+            put_frame(&mut bytes, binding, FRAME_PADDING, &[0; FRAME_BYTES]);
+        }
+        put_frame(&mut bytes, binding, FRAME_END, &0u64.to_le_bytes());
+        let bytes = Bytes::from(bytes);
+        let mut read_bytes = 0;
+        let checked = check_snapshot(bytes.len() as u64, &store, |offset, len| {
+            read_bytes += len;
+            Ok(bytes.slice(offset as usize..(offset + len) as usize))
+        });
+        assert_eq!(checked.unwrap(), Ok(()));
+        assert!(read_bytes < 2 * bytes.len() as u64, "{read_bytes} bytes read of {}", bytes.len());
+    }
 }

@@ -610,17 +610,14 @@ impl Engine {
                 Err(error) => return Err(failed(error)),
             }
         }
-        let before_bytes = self.snapshot_reserved_bytes();
         let mut more_bytes = 0;
         for file in &files {
-            let old_bytes = file.size().map_err(failed)?.max(before_bytes);
-            more_bytes +=
-                bytes.next_multiple_of(BLOCK_BYTES).saturating_sub(old_bytes.next_multiple_of(BLOCK_BYTES));
+            more_bytes += self.new_snapshot_bytes(&**file, bytes).map_err(failed)?;
         }
         let mut reserved = Ok(true);
         {
             // Held from the look at what is left until it is taken, so that no segment takes the same bytes: near the
-            // capacity the file system is asked, which knows only what is.
+            // capacity the file system is asked, which knows only what is. Not while it is synced: writers wait for segments.
             let _pool = self.space.pool.lock();
             if more_bytes > 0 && !self.may_take(more_bytes) {
                 return Err(self.out_of_space(bytes));
@@ -632,11 +629,36 @@ impl Engine {
                 }
             }
         }
-        if matches!(reserved, Ok(true)) {
-            self.space.snapshot_reserved_bytes.fetch_max(bytes, Ordering::Relaxed);
+        if let Ok(true) = reserved {
+            // After a crash others could take what is not durable: it does not count as reserved, and what a file system
+            // cannot reserve is made by snapshots. If the failure persists, these meet it.
+            match files.iter().try_for_each(|file| file.sync()) {
+                Ok(()) => {
+                    self.space.snapshot_reserved_bytes.fetch_max(bytes, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    tracing::warn!("cannot sync what is reserved for snapshots: {error}");
+                    reserved = Ok(false);
+                }
+            }
         }
         self.count_snapshots();
         reserved
+    }
+
+    /// Returns the bytes that a snapshot's file takes beyond those that it has, when it has space for `bytes`.
+    fn new_snapshot_bytes(&self, file: &dyn DiskFile, bytes: u64) -> io::Result<u64> {
+        // What an earlier opening reserved beyond its end is there, though nobody knows how far it goes.
+        let old_bytes = file.space()?.max(self.snapshot_reserved_bytes());
+        Ok(bytes.next_multiple_of(BLOCK_BYTES).saturating_sub(old_bytes.next_multiple_of(BLOCK_BYTES)))
+    }
+
+    /// Returns the bytes of the volume that a snapshot's file of `bytes` bytes takes, what is reserved beyond its end
+    /// included: by this opening, or by an earlier one, or in part only.
+    pub(crate) fn snapshot_taken_bytes(&self, name: &str, bytes: u64) -> u64 {
+        // Where that cannot be found out, what is known counts.
+        let space_bytes = self.disk.open(name).and_then(|file| file.space()).unwrap_or(bytes);
+        space_bytes.max(self.snapshot_reserved_bytes()).next_multiple_of(BLOCK_BYTES)
     }
 
     /// Returns the bytes for which each file of a snapshot has space, whatever its length; 0 if that is not known.
@@ -684,8 +706,8 @@ impl Engine {
         }
         // Held from the look at what is left until it is taken, so that no segment takes the same bytes.
         let _pool = self.space.pool.lock();
-        let more_bytes = bytes.next_multiple_of(BLOCK_BYTES) - old_bytes.next_multiple_of(BLOCK_BYTES);
-        if !self.may_take(more_bytes) {
+        let more_bytes = self.new_snapshot_bytes(file, bytes)?;
+        if more_bytes > 0 && !self.may_take(more_bytes) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         file.set_size(bytes)?;
@@ -776,16 +798,18 @@ impl Engine {
             .iter()
             .find(|(name, _)| name == SNAPSHOT_RESERVE || name == SNAPSHOT_BEGUN)
             .map_or(0, |(_, bytes)| *bytes);
-        let reserved_bytes = self.snapshot_reserved_bytes();
-        let sizes = snapshots.iter().map(|(_, bytes)| *bytes).chain([reserve_bytes]);
-        let sum = sizes.map(|bytes| bytes.max(reserved_bytes).next_multiple_of(BLOCK_BYTES)).sum();
+        let is_counted = |name: &str| {
+            parse_snapshot_name(name).is_some() || name == SNAPSHOT_RESERVE || name == SNAPSHOT_BEGUN
+        };
+        let counted = files.iter().filter(|(name, _)| is_counted(name));
+        let sum = counted.map(|(name, bytes)| self.snapshot_taken_bytes(name, *bytes)).sum();
         self.space.snapshot_file_bytes.store(sum, Ordering::Relaxed);
         // The next snapshots are written into the file in reserve and into those that are kept now, by turns.
         let kept = snapshots.iter().rev().take(KEPT).map(|(_, bytes)| *bytes);
         let least = kept.min().filter(|_| snapshots.len() >= KEPT).unwrap_or(0);
         self.space
             .snapshot_space_bytes
-            .store(least.min(reserve_bytes).max(reserved_bytes), Ordering::Relaxed);
+            .store(least.min(reserve_bytes).max(self.snapshot_reserved_bytes()), Ordering::Relaxed);
     }
 
     /// Returns the refusal of a transaction that finds no room, and nothing that could be cleaned for it; counts it.

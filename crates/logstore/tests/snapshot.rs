@@ -6,7 +6,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -448,24 +448,30 @@ fn forks_without_extents_are_written_in_steps() {
     assert!(writes >= 20, "2000 items in {writes} writes, though a step has 100");
 }
 
-/// A disk that counts the bytes which are written to the files of snapshots.
+/// A disk that counts the bytes which are written to the files of snapshots, and may have no room for zeros.
 struct CountedDisk {
     disk: SimDisk,
     written_bytes: Arc<AtomicU64>,
+    is_full: Arc<AtomicBool>,
 }
 
 struct CountedFile {
     file: Arc<dyn DiskFile>,
     written_bytes: Arc<AtomicU64>,
+    is_full: Arc<AtomicBool>,
 }
 
 impl CountedDisk {
+    fn new(written_bytes: Arc<AtomicU64>) -> Self {
+        Self { disk: SimDisk::new(1, Faults::default()), written_bytes, is_full: Arc::default() }
+    }
+
     fn counted(&self, name: &str, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         let written_bytes = match name.contains("snapshot") {
             true => Arc::clone(&self.written_bytes),
             false => Arc::default(),
         };
-        Arc::new(CountedFile { file, written_bytes })
+        Arc::new(CountedFile { file, written_bytes, is_full: Arc::clone(&self.is_full) })
     }
 }
 
@@ -503,13 +509,19 @@ impl DiskFile for CountedFile {
         self.file.write_at(offset, parts)
     }
     fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.file.zero_at(offset, bytes)
+        match self.is_full.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.file.zero_at(offset, bytes),
+        }
     }
     fn sync(&self) -> io::Result<()> {
         self.file.sync()
     }
     fn size(&self) -> io::Result<u64> {
         self.file.size()
+    }
+    fn space(&self) -> io::Result<u64> {
+        self.file.space()
     }
     fn set_size(&self, bytes: u64) -> io::Result<()> {
         self.file.set_size(bytes)
@@ -533,8 +545,7 @@ fn set_keys(store: &LogStore, numbers: std::ops::Range<u64>) {
 #[test]
 fn an_index_that_grows_is_not_written_again_and_again() {
     let written_bytes = Arc::new(AtomicU64::new(0));
-    let disk =
-        CountedDisk { disk: SimDisk::new(1, Faults::default()), written_bytes: Arc::clone(&written_bytes) };
+    let disk = CountedDisk::new(Arc::clone(&written_bytes));
     let options = Options { snapshot_bytes: 64 << 20, ..options() };
     let store = LogStore::open_on(Arc::new(disk), options).unwrap();
     let count = 2000;
@@ -547,8 +558,7 @@ fn an_index_that_grows_is_not_written_again_and_again() {
 #[test]
 fn what_the_files_of_snapshots_have_in_reserve_is_not_written() {
     let written_bytes = Arc::new(AtomicU64::new(0));
-    let disk =
-        CountedDisk { disk: SimDisk::new(1, Faults::default()), written_bytes: Arc::clone(&written_bytes) };
+    let disk = CountedDisk::new(Arc::clone(&written_bytes));
     let disk = Arc::new(disk);
     let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
     let (count, left) = (2000, 500);
@@ -576,5 +586,21 @@ fn what_the_files_of_snapshots_have_in_reserve_is_not_written() {
         format!("{:?}", block_on(store.apply(&object(), Transaction { reads, ..Transaction::new() })))
     };
     assert_eq!(look(&again), look(&store));
+    again.check_counts();
+}
+
+#[test]
+fn a_snapshot_whose_padding_finds_no_room_is_taken_without() {
+    let disk = Arc::new(CountedDisk::new(Arc::default()));
+    let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
+    set_keys(&store, 0..500);
+    disk.is_full.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        store.snapshot().unwrap();
+    }
+    store.check_files();
+    let crashed = Arc::new(disk.disk.after_crash(Faults::default()));
+    let again = LogStore::open_on(crashed as _, options()).unwrap();
+    assert_eq!(again.opened().damaged_snapshots, 0);
     again.check_counts();
 }
