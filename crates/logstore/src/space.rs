@@ -54,9 +54,9 @@ const OTHER_FILES: u64 = 16;
 /// system.
 const NEAR_CAPACITY: u64 = 16;
 /// The bytes that a file system may take besides the bytes of a file that is made or extended: a block for the list of
-/// its pieces, one for its name, and one for the pieces of each snapshot's file, which writing into it may make more
-/// of.
-const FILE_RECORDS_BYTES: u64 = (2 + KEPT as u64 + 1) * BLOCK_BYTES;
+/// its pieces, one for its name, and some for each snapshot's file, which writing and zeroing may make more pieces of, and
+/// whose parts are rounded up to whole blocks each.
+const FILE_RECORDS_BYTES: u64 = (2 + 4 * (KEPT as u64 + 1)) * BLOCK_BYTES;
 /// The bytes that the snapshot's file has beyond the estimate, for transactions that shrink, which it does not hold up.
 const SNAPSHOT_SLACK_BYTES: u64 = 4096;
 
