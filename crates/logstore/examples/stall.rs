@@ -117,9 +117,6 @@ impl DiskFile for CountedFile {
         count.fetch_add(bytes as u64, Ordering::Relaxed);
         Counted::timed(&self.counted.longest_write_us, || self.file.write_at(offset, parts))
     }
-    fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.file.zero_at(offset, bytes)
-    }
     fn sync(&self) -> io::Result<()> {
         match self.is_index {
             true => self.file.sync(),
@@ -129,14 +126,8 @@ impl DiskFile for CountedFile {
     fn size(&self) -> io::Result<u64> {
         self.file.size()
     }
-    fn space(&self) -> io::Result<u64> {
-        self.file.space()
-    }
     fn set_size(&self, bytes: u64) -> io::Result<()> {
         self.file.set_size(bytes)
-    }
-    fn reserve(&self, bytes: u64) -> io::Result<bool> {
-        self.file.reserve(bytes)
     }
 }
 

@@ -281,11 +281,13 @@ impl Engine {
         taken > live + live / 2 + segment_bytes + reserve_bytes + self.pinned_bytes_allowed()
     }
 
-    /// Returns the bytes of log that may wait for snapshots to move on, beside the live bytes: what was written since the older
-    /// of the two cannot be cleaned, and cleaning more of the rest instead would write more than it frees (see
-    /// [`Engine::snapshot_spacing_bytes`]).
+    /// Returns the bytes of log that may wait for snapshots to move on, beside the live bytes: if the index is large,
+    /// snapshots are far apart (see [`Engine::snapshot_spacing_bytes`]).
     fn pinned_bytes_allowed(&self) -> u64 {
-        KEPT as u64 * self.snapshot_spacing_bytes()
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        // An index that is small is written down as soon as that frees anything.
+        let spacing_bytes = self.snapshot_spacing_bytes();
+        if spacing_bytes < segment_bytes { 0 } else { KEPT as u64 * spacing_bytes }
     }
 
     /// Does a slice of the work of freeing space: frees a segment, or moves some live bytes of one. Only segments

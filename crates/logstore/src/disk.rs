@@ -15,7 +15,7 @@ use nacre_object::Escaped;
 use serde::Serialize;
 
 use crate::page_cache::PageCache;
-use crate::space::{BLOCK_BYTES, is_full};
+use crate::space::is_full;
 use crate::superblock::{self, SUPERBLOCK};
 
 /// A flat folder of files.
@@ -88,27 +88,12 @@ pub trait DiskFile: Send + Sync {
     }
     /// Writes the parts one after another, from an offset on.
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()>;
-    /// Makes `bytes` bytes from an offset on zeros. It is a write, also in what a crash may do to it, but where the file
-    /// system can note that there are zeros, none are written.
-    fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        write_zeros(offset, bytes, |offset, zeros| self.write_at(offset, &[zeros]))
-    }
     /// Makes all that was written durable.
     fn sync(&self) -> io::Result<()>;
     /// Returns the file's size in bytes.
     fn size(&self) -> io::Result<u64>;
-    /// Returns the bytes of the volume that the file takes, what is reserved beyond its end included; no less than its size.
-    fn space(&self) -> io::Result<u64> {
-        self.size()
-    }
-    /// Truncates the file to `bytes`, or extends it with the space reserved, and makes that durable. What is reserved
-    /// beyond its new end is given back, unless it is extended.
+    /// Truncates the file to `bytes`, or extends it with the space reserved, and makes that durable.
     fn set_size(&self, bytes: u64) -> io::Result<()>;
-    /// Reserves space for the file to become `bytes` long, without making it longer; returns false if the file system
-    /// cannot. A sync makes it durable. Asking again for what is reserved takes no new space.
-    fn reserve(&self, _bytes: u64) -> io::Result<bool> {
-        Ok(false)
-    }
 }
 
 /// A file whose space is given to the folder's own entries where the volume has none left. Giving a file another name
@@ -118,9 +103,6 @@ const NAMES_RESERVE: &str = "reserve-names";
 /// The size of that file, in bytes; the next constant is the number of bytes taken of it at a time.
 const NAMES_RESERVE_BYTES: u64 = 16 << 10;
 const NAMES_STEP_BYTES: u64 = 4 << 10;
-
-/// The maximum number of walks through the folder, each begun because the one before met a file that was just renamed.
-const WALKS_MAX: usize = 100;
 
 /// The unit in which `stat` counts blocks.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -292,19 +274,16 @@ impl Disk for FolderDisk {
     }
 
     fn allocated_bytes(&self) -> io::Result<Option<u64>> {
-        'walk: for _ in 0..WALKS_MAX {
-            let mut blocks = self.handle.metadata()?.blocks();
-            for entry in fs::read_dir(&self.folder)? {
-                match entry?.metadata() {
-                    Ok(metadata) => blocks += metadata.blocks(),
-                    // It was removed since the folder was read, or has another name now, under which it would be missed.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue 'walk,
-                    Err(error) => return Err(error),
-                }
+        let mut blocks = self.handle.metadata()?.blocks();
+        for entry in fs::read_dir(&self.folder)? {
+            match entry?.metadata() {
+                Ok(metadata) => blocks += metadata.blocks(),
+                // It was removed since the folder was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
-            return Ok(Some(blocks * STAT_BLOCK_BYTES));
         }
-        Err(io::Error::other("the files of the folder change their names faster than they can be counted"))
+        Ok(Some(blocks * STAT_BLOCK_BYTES))
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
@@ -349,29 +328,16 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Writes zeros up to a length in bytes, where the file system cannot reserve space otherwise.
+/// Writes zeros from an offset on, where the file system cannot reserve space otherwise.
 fn fill(file: &File, from: u64, bytes: u64) -> io::Result<()> {
-    write_zeros(from, bytes.saturating_sub(from), |offset, zeros| file.write_all_at(&zeros, offset))?;
-    file.sync_all()
-}
-
-/// Writes `bytes` zeros from an offset on, in pieces that `write` writes.
-pub(crate) fn write_zeros(
-    offset: u64,
-    bytes: u64,
-    write: impl Fn(u64, Bytes) -> io::Result<()>,
-) -> io::Result<()> {
-    /// Zeros that are written at a time, in bytes.
-    const PIECE_BYTES: u64 = 1 << 20;
-    let zeros = Bytes::from(vec![0; PIECE_BYTES.min(bytes) as usize]);
-    let (mut at, end) = (offset, offset + bytes);
-    while at < end {
-        let piece = zeros.slice(..(end - at).min(PIECE_BYTES) as usize);
-        let len = piece.len() as u64;
-        write(at, piece)?;
-        at += len;
+    let zeros = vec![0; 1 << 20];
+    let mut offset = from;
+    while offset < bytes {
+        let len = (bytes - offset).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..len as usize], offset)?;
+        offset += len;
     }
-    Ok(())
+    file.sync_all()
 }
 
 struct FolderFile {
@@ -476,24 +442,6 @@ impl DiskFile for FolderFile {
         Ok(())
     }
 
-    fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        use rustix::io::Errno;
-        if bytes == 0 {
-            return Ok(());
-        }
-        loop {
-            match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::ZERO_RANGE, offset, bytes) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                // Not every file system can, and on a full volume the note itself may find no room.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOSPC | Errno::DQUOT) => {
-                    return write_zeros(offset, bytes, |offset, zeros| self.write_at(offset, &[zeros]));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -502,39 +450,16 @@ impl DiskFile for FolderFile {
         Ok(self.file.metadata()?.len())
     }
 
-    fn space(&self) -> io::Result<u64> {
-        let metadata = self.file.metadata()?;
-        Ok(metadata.len().max(metadata.blocks() * STAT_BLOCK_BYTES))
-    }
-
     fn set_size(&self, bytes: u64) -> io::Result<()> {
         let old_bytes = self.file.metadata()?.len();
-        if bytes <= old_bytes {
-            // Even where that is its length: it gives back what was reserved beyond.
+        if bytes < old_bytes {
             self.file.set_len(bytes)?;
             return self.file.sync_all();
         }
-        let has_more = self.space()? > old_bytes.next_multiple_of(BLOCK_BYTES);
         reserve(&self.file, bytes).inspect_err(|_| {
-            // What could be reserved in part only is given back, unless there was space beyond the end before: that would go
-            // too, and others could take it. The error that matters is the first one.
-            if !has_more {
-                let _ = self.file.set_len(old_bytes);
-            }
+            // Best effort: what could be reserved in part only is given back. The error that matters is the first one.
+            let _ = self.file.set_len(old_bytes);
         })
-    }
-
-    fn reserve(&self, bytes: u64) -> io::Result<bool> {
-        use rustix::io::Errno;
-        loop {
-            match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, bytes) {
-                Ok(()) => return Ok(true),
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
-                // What could be reserved in part only stays with the file, which needs it before it needs more.
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 }
 
@@ -565,47 +490,5 @@ impl Disk for NoDisk {
 
     fn sync_names(&self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn zeros_replace_what_was_written_and_extend_the_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let disk = FolderDisk::open(folder.path(), true).unwrap();
-        let file = disk.create("file", 0).unwrap();
-        file.write_at(0, &[Bytes::from(vec![7; 3 << 20])]).unwrap();
-        file.zero_at(5, 0).unwrap();
-        file.zero_at(5, 4 << 20).unwrap();
-        let mut content = vec![1; 5 + (4 << 20)];
-        assert_eq!(file.size().unwrap(), content.len() as u64);
-        file.read_at(0, &mut content).unwrap();
-        assert!(content[..5] == [7; 5] && content[5..].iter().all(|byte| *byte == 0));
-    }
-
-    #[test]
-    fn space_beyond_the_end_of_a_file_is_kept_until_its_size_is_set() {
-        let folder = tempfile::tempdir().unwrap();
-        let disk = FolderDisk::open(folder.path(), true).unwrap();
-        let file = disk.create("file", 0).unwrap();
-        file.write_at(0, &[Bytes::from_static(b"12345")]).unwrap();
-        let bytes = || disk.allocated_bytes().unwrap().unwrap();
-        let before = bytes();
-        if !file.reserve(1 << 20).unwrap() {
-            // Not every file system can.
-            return;
-        }
-        assert_eq!(file.size().unwrap(), 5);
-        assert!(bytes() >= before + (1 << 20) - BLOCK_BYTES, "{} bytes", bytes());
-        assert!(file.space().unwrap() >= 1 << 20, "{} bytes", file.space().unwrap());
-        file.set_size(5).unwrap();
-        assert!(bytes() <= before + BLOCK_BYTES, "{} bytes", bytes());
-        assert!(file.space().unwrap() < 1 << 20, "{} bytes", file.space().unwrap());
-        let mut content = [0; 5];
-        file.read_at(0, &mut content).unwrap();
-        assert_eq!(&content, b"12345");
     }
 }

@@ -18,7 +18,7 @@ use nacre_object::{Fork, Key, ObjectId};
 
 use crate::binding::FrameBinding;
 use crate::codec::{crc32c, put_bytes, put_varint};
-use crate::disk::{DiskFile, write_zeros};
+use crate::disk::DiskFile;
 use crate::engine::Engine;
 use crate::extent_map::{Entry, Place};
 use crate::log::SnapshotBegun;
@@ -33,7 +33,6 @@ use crate::snapshot::{
     ITEM_BASE, ITEM_DATA, ITEM_FENCED_SESSIONS, ITEM_FORK, ITEM_HOLE, ITEM_OBJECT, ITEM_SEGMENT,
     ITEM_VERSIONED_KEY, PADDING_BYTES, SnapshotHeader,
 };
-use crate::space::is_full;
 use crate::sync::{Mutex, unlock_fair};
 
 /// The number of items after which the lock of a shard is given back.
@@ -107,16 +106,6 @@ impl Frames {
         self.out.extend_from_slice(body);
         let crc = crc32c(&self.out[begin + 8..]) ^ mask;
         self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
-    }
-
-    /// Adds a frame of padding behind what is written, in a part of the file that is zero: its head alone is written.
-    /// `zeros` is its body.
-    fn padding(&mut self, zeros: &[u8], file: &dyn DiskFile) -> io::Result<()> {
-        self.frame(FRAME_PADDING, zeros);
-        self.out.truncate(self.out.len() - zeros.len());
-        self.write_to(file)?;
-        self.offset += zeros.len() as u64;
-        Ok(())
     }
 
     fn gathered_bytes(&self) -> usize {
@@ -345,9 +334,7 @@ impl Engine {
             // Without it there are fewer of them, and nothing else is lost.
             let _ = self.extend_file_of_snapshot(&*file, end + writes_bytes);
         }
-        // The file becomes as long as it may be without new space: so its length tells the next opening what it has.
-        let space_bytes = file.size()?.max(self.snapshot_reserved_bytes());
-        let file_bytes = space_bytes.min(file_bytes_max);
+        let file_bytes = file.size()?.min(file_bytes_max);
         let mut padding = file_bytes.saturating_sub(end);
         for body in writes {
             let frame_bytes = FRAME_HEAD_BYTES + body.len() as u64;
@@ -358,35 +345,18 @@ impl Engine {
             padding -= frame_bytes;
         }
         write(&mut frames)?;
-        // What stays unused costs no more than a note of the file system: most of a file that the index is to grow into
-        // is. A crash may leave any of it; the snapshot is named when all of it is synced.
-        let zeros = vec![0; PADDING_BYTES.min(padding) as usize];
-        let zeroed = match self.is_tight() {
-            // There is little of it then. To note zeros a file system may give the space back for a moment, and somebody else
-            // take it.
-            true => write_zeros(frames.offset, padding, |offset, zeros| file.write_at(offset, &[zeros])),
-            false => file.zero_at(frames.offset, padding),
-        };
-        match zeroed {
-            // Not every file system keeps what it has reserved. Without padding the file is shorter, and nothing else is lost.
-            Err(error) if is_full(&error) => padding = 0,
-            zeroed => zeroed?,
-        }
         while padding >= FRAME_HEAD_BYTES {
-            let mut frame_bytes = padding.min(PADDING_BYTES);
-            if (1..FRAME_HEAD_BYTES).contains(&(padding - frame_bytes)) {
-                // Leaves room for one more, so that the file keeps its length.
-                frame_bytes -= FRAME_HEAD_BYTES;
-            }
-            frames.padding(&zeros[..(frame_bytes - FRAME_HEAD_BYTES) as usize], &*file)?;
-            padding -= frame_bytes;
+            let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);
+            frames.frame(FRAME_PADDING, &vec![0; (frame - FRAME_HEAD_BYTES) as usize]);
+            write(&mut frames)?;
+            padding -= frame;
         }
         frames.frame(FRAME_END, &items.to_le_bytes());
         write(&mut frames)?;
-        // What is too much goes, and a remainder that is no frame. Other files may have more reserved than is known, so it is
-        // done whatever the length.
-        self.limit_snapshot_reserved(frames.offset);
-        file.set_size(frames.offset)?;
+        // A remainder that is no frame goes.
+        if file.size()? > frames.offset {
+            file.set_size(frames.offset)?;
+        }
         file.sync()?;
         Ok(end)
     }

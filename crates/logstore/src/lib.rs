@@ -121,8 +121,8 @@ pub struct Options {
     /// The maximum number of bytes that all files of the store may take, at least 1 MiB: segments, reserve and
     /// snapshots of the index. Without it, the volume's space is the bound.
     pub capacity_bytes: Option<u64>,
-    /// The amount of log, in bytes, after which the index is written down again: an opening after a crash has to replay
-    /// that much, or twice the index's length if that is more.
+    /// The amount of log, in bytes, after which the index is written down again: an opening has to replay that much, or
+    /// three quarters of the index's length if that is more.
     pub snapshot_bytes: u64,
     /// True if a store is made where there is none, in a new or an empty folder. One that is opened without this takes
     /// writes too, but prepares nothing for them before the first one comes.

@@ -201,22 +201,19 @@ impl Maintenance {
         }
     }
 
-    /// Gives regained bytes to the waiters, longest first; anybody may take the rest. Returns what the first of them wants
-    /// that could have its turn, but finds no room.
-    fn give(&self, log: &Log, bytes: u64) -> Option<SpaceRequest> {
+    /// Gives regained bytes to the waiters, longest first; anybody may take the rest.
+    fn give(&self, log: &Log, bytes: u64) {
         let mut requests = self.requests.lock();
-        let mut credit_bytes = log.take_credit().map(|left| left + bytes)?;
+        let Some(mut credit_bytes) = log.take_credit().map(|left| left + bytes) else { return };
         let mut served = Vec::new();
-        let mut without_room = None;
         while let Some(first) =
             requests.waiting.iter().position(|waiting| waiting.wanted.purpose == Purpose::Write)
         {
             let wanted = requests.waiting[first].wanted;
-            let Some(left) = credit_bytes.checked_sub(wanted.record_bytes) else { break };
-            if !log.has_space(wanted.record_bytes, Purpose::Paced) {
-                without_room = Some(wanted);
+            let has_space = log.has_space(wanted.record_bytes, Purpose::Paced);
+            let Some(left) = credit_bytes.checked_sub(wanted.record_bytes).filter(|_| has_space) else {
                 break;
-            }
+            };
             credit_bytes = left;
             served.push(requests.waiting.remove(first));
         }
@@ -227,7 +224,6 @@ impl Maintenance {
             // The waiter may have lost interest.
             let _ = waiting.sender.send(Ok(Purpose::Paced));
         }
-        without_room
     }
 
     /// Returns the waiter to work for next: the first that shrinks, else the first of all.
@@ -361,7 +357,7 @@ impl Engine {
             while !maintenance.is_closing() && self.log.failure().is_none() && !found_all && is_behind() {
                 match self.clean_in_pace(newest) {
                     Ok(Some(bytes)) => {
-                        self.give_in_pace(bytes);
+                        maintenance.give(&self.log, bytes);
                         maintenance.notify_change(false);
                     }
                     Ok(None) => found_all = true,
@@ -377,24 +373,6 @@ impl Engine {
             }
             self.log.set_credit(None);
             maintenance.notify_change(true);
-        }
-    }
-
-    /// Gives the waiters what a slice has gained, and makes room for it where there is none: what is gained of a segment
-    /// is free only when all of it is clean, and a waiter waits for a slice, not for a segment.
-    ///
-    /// No more is taken by that than was gained, so that the store exceeds its bound by the segment that is being
-    /// cleaned, and one that is begun. Both are made up for when the former is free: its file is not made a spare one
-    /// if there are enough.
-    fn give_in_pace(&self, bytes: u64) {
-        let mut gained_bytes = bytes;
-        while let Some(wanted) = self.maintenance.give(&self.log, gained_bytes) {
-            gained_bytes = 0;
-            let paced = SpaceRequest { purpose: Purpose::Paced, ..wanted };
-            // Where there is no space, the waiters wait until the segment is free.
-            if self.grow(&paced).is_err() || !self.log.has_space(wanted.record_bytes, Purpose::Paced) {
-                break;
-            }
         }
     }
 
@@ -731,48 +709,5 @@ impl Engine {
         self.settle_reserve(&mut pool);
         turn.newest = pool.next_segment;
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::Future;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    use nacre_object::{Fork, ObjectId, ObjectStore, Transaction};
-
-    use super::*;
-    use crate::disk::Disk;
-    use crate::sim::{Faults, SimDisk};
-    use crate::{Committer, LogStore, Options};
-
-    #[test]
-    fn what_a_slice_gains_is_room_before_its_segment_is_free() {
-        const RECORD_BYTES: u64 = 9000;
-        let disk = Arc::new(SimDisk::new(1, Faults::default()));
-        let options = Options { segment_bytes: 64 << 10, committer: Committer::Caller, ..Options::default() };
-        let store = LogStore::open_on(Arc::clone(&disk) as _, options).unwrap();
-        let engine = &store.owner.engine;
-        let object = ObjectId::try_from("object").unwrap();
-        let write = |bytes: usize| {
-            drop(store.apply(&object, Transaction::new().write(Fork::DEFAULT, 0, vec![1; bytes])));
-            store.turn().unwrap();
-        };
-        write(8000);
-        while engine.log.has_space(RECORD_BYTES, Purpose::Paced) {
-            write(8000);
-        }
-        engine.log.set_credit(Some(0));
-        let wanted = SpaceRequest { record_bytes: RECORD_BYTES, growth_bytes: 0, purpose: Purpose::Write };
-        let mut waiting = pin!(engine.maintenance.wait_for_space(wanted));
-        let mut look = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(look().is_pending());
-        let before = disk.list().unwrap();
-        engine.give_in_pace(RECORD_BYTES - 1);
-        assert!(look().is_pending(), "a turn for more than was gained");
-        assert_eq!(disk.list().unwrap(), before, "the store grows by more than was gained");
-        engine.give_in_pace(1);
-        assert!(matches!(look(), Poll::Ready(Ok(Purpose::Paced))), "no room for what was gained");
     }
 }

@@ -12,10 +12,8 @@
 //! snapshots at a time: nothing is freed before (see [`SnapshotState::pins`]).
 
 use std::collections::BTreeSet;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::{io, thread};
 
 use bytes::Bytes;
 use nacre_object::window::Window;
@@ -37,9 +35,7 @@ use crate::segment::{
     segment_name,
 };
 use crate::snapshot::SnapshotState;
-use crate::snapshot::{
-    self, KEPT, Snapshot, check_frames, parse_snapshot_name, read_snapshot, snapshot_name,
-};
+use crate::snapshot::{self, KEPT, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE};
 use crate::superblock::{self, Superblock};
 use crate::{Opened, Options, recall, repair, unproven};
@@ -195,72 +191,41 @@ fn load_snapshot(
     opened: &mut Opened,
 ) -> Result<(Option<Snapshot>, SnapshotState, Vec<String>), StoreError> {
     let mut state = SnapshotState::default();
-    let mut chosen: Option<Snapshot> = None;
+    let mut chosen: Option<(u64, Snapshot)> = None;
     let mut damages = Vec::new();
-    let store = &superblock.store;
-    let open = |number: u64| {
-        let file = disk.open(&snapshot_name(number))?;
-        let len = file.size()?;
-        let read = move |offset, len: u64| {
-            let mut bytes = vec![0; len as usize];
-            file.read_at(offset, &mut bytes).map(|()| Bytes::from(bytes))
-        };
-        io::Result::Ok((len, read))
-    };
-    // The newest sound one is read. Of older ones only the positions are of interest: whether they are kept, and what they
-    // pin. They are checked meanwhile.
-    thread::scope(|scope| {
-        let checks: Vec<_> = numbers
-            .iter()
-            .rev()
-            .enumerate()
-            .map(|(index, number)| {
-                let check = move || open(*number).and_then(|(len, read)| check_frames(len, store, read));
-                let thread = thread::Builder::new().name("nacre-check".to_owned());
-                // Without a thread it is read like the newest.
-                (index > 0).then(|| thread.spawn_scoped(scope, check).ok()).flatten()
-            })
-            .collect();
-        for (number, check) in numbers.iter().rev().zip(checks) {
-            let path = disk.describe(&snapshot_name(*number));
-            let found = match check {
-                Some(check) if chosen.is_some() => {
-                    let checked = check.join().unwrap_or_else(|panic| resume_unwind(panic));
-                    checked.map(|found| found.map(|header| (header, None)))
-                }
-                _ => open(*number)
-                    .and_then(|(len, read)| read_snapshot(len, store, read))
-                    .map(|found| found.map(|snapshot| (snapshot.header, Some(snapshot)))),
-            };
-            let found = found.map_err(|error| {
-                let text = format!("cannot read {path}: {error}");
-                StoreError::new(ErrorKind::Io, text).with_place(&path, 0).with_source(error)
-            })?;
-            match found {
-                Ok((header, _)) if header.format > FORMAT_VERSION => {
-                    return Err(newer(&path, header.format));
-                }
-                Ok((header, _)) if header.store != superblock.store => {
-                    let text = format!("{path} belongs to another store; take it out of this folder");
-                    return Err(StoreError::new(ErrorKind::Corrupt, text));
-                }
-                Ok((header, snapshot)) => {
-                    state.snapshots.insert(0, (*number, header.position));
-                    chosen = chosen.take().or(snapshot);
-                }
-                Err(damage) => {
-                    tracing::warn!(
-                        "{path} is damaged at offset {}; another snapshot or the log replaces it",
-                        damage.offset
-                    );
-                    damages.push(format!("{path} at offset {}", damage.offset));
-                    opened.damaged_snapshots += 1;
+    for number in numbers.iter().rev() {
+        let name = snapshot_name(*number);
+        let path = disk.describe(&name);
+        let bytes = read_file(disk, &name).map_err(|error| {
+            let text = format!("cannot read {path}: {error}");
+            StoreError::new(ErrorKind::Io, text).with_place(&path, 0).with_source(error)
+        })?;
+        match decode_snapshot(bytes, &superblock.store) {
+            Ok(snapshot) if snapshot.header.format > FORMAT_VERSION => {
+                return Err(newer(&path, snapshot.header.format));
+            }
+            Ok(snapshot) if snapshot.header.store != superblock.store => {
+                let text = format!("{path} belongs to another store; take it out of this folder");
+                return Err(StoreError::new(ErrorKind::Corrupt, text));
+            }
+            Ok(snapshot) => {
+                // Of an older one only the position is of interest: whether it is kept, and what it pins.
+                state.snapshots.insert(0, (*number, snapshot.header.position));
+                if chosen.is_none() {
+                    chosen = Some((*number, snapshot));
                 }
             }
+            Err(damage) => {
+                tracing::warn!(
+                    "{path} is damaged at offset {}; another snapshot or the log replaces it",
+                    damage.offset
+                );
+                damages.push(format!("{path} at offset {}", damage.offset));
+                opened.damaged_snapshots += 1;
+            }
         }
-        Ok(())
-    })?;
-    Ok((chosen, state, damages))
+    }
+    Ok((chosen.map(|(_, snapshot)| snapshot), state, damages))
 }
 
 /// Checks that the log is complete from its very beginning, as it must be where no snapshot is sound;
@@ -555,13 +520,13 @@ impl Engine {
     ) -> Result<(), StoreError> {
         // Nothing was counted during the replay, which may pass through references to segments that are gone.
         let (mut footprint, mut version_max) = (Footprint::default(), 0);
-        let mut names = Vec::new();
+        let mut names = BTreeSet::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
             shard.find_removed(self.log.floor());
             for (name, node) in shard.iter() {
                 if node.exists {
-                    names.push((name.prefix(), name.clone()));
+                    names.insert(name.clone());
                 }
                 footprint += node.footprint(name.as_bytes());
                 version_max = version_max.max(node.version);
@@ -578,9 +543,7 @@ impl Engine {
             }
         }
         opened.objects = names.len() as u64;
-        // In their order a set of them is built much faster. Most are told apart by what is compared without a look at them.
-        names.sort_unstable();
-        *self.names.write() = names.into_iter().map(|(_, name)| name).collect::<BTreeSet<_>>();
+        *self.names.write() = names;
         self.space.index.reset(footprint, version_max);
         let mut pool = self.space.pool.lock();
         // What a crash tore off goes from its end, so that no remainder goes on from what is gone. Files are kept in reserve

@@ -47,11 +47,11 @@ pub enum Operation {
     Remove,
     /// [`Disk::sync_names`]; the hook gets an empty name.
     SyncNames,
-    /// [`DiskFile::write_at`] or [`DiskFile::zero_at`].
+    /// [`DiskFile::write_at`].
     Write,
     /// [`DiskFile::sync`].
     Sync,
-    /// [`DiskFile::set_size`] or [`DiskFile::reserve`].
+    /// [`DiskFile::set_size`].
     SetSize,
 }
 
@@ -96,9 +96,6 @@ struct FileState {
     live: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<(usize, Vec<u8>)>,
-    /// The length in bytes that the file can reach without new space, where that is more than it has. Durable at once, as
-    /// sizes are: a journal keeps both.
-    reserved_bytes: usize,
     /// True if write-back failed and no sync has reported it yet.
     unreported: bool,
 }
@@ -131,11 +128,6 @@ impl FileState {
     fn zeros(bytes: usize) -> Self {
         let image = vec![0; bytes];
         Self { live: image.clone(), durable: image, ..Self::default() }
-    }
-
-    /// Returns the bytes of the disk that the file takes.
-    fn space_bytes(&self) -> u64 {
-        self.live.len().max(self.reserved_bytes) as u64
     }
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
@@ -240,7 +232,7 @@ impl State {
 
     /// Returns the bytes of all files together.
     fn used_bytes(&self) -> u64 {
-        self.names.values().map(|file| self.files[*file].space_bytes()).sum()
+        self.names.values().map(|file| self.files[*file].live.len() as u64).sum()
     }
 
     /// Fails if the disk has no room for `bytes` more.
@@ -333,7 +325,6 @@ impl SimDisk {
             let mut file = FileState {
                 durable: file.durable.clone(),
                 pending: file.pending.clone(),
-                reserved_bytes: file.reserved_bytes,
                 ..FileState::default()
             };
             file.write_back_some(&mut state.rng, chance);
@@ -511,7 +502,7 @@ impl DiskFile for SimFile {
         self.shared.around_file(Operation::Write, self.file, |state| {
             state.alive()?;
             let end = offset + parts.iter().map(|part| part.len() as u64).sum::<u64>();
-            let old_bytes = state.files[self.file].space_bytes();
+            let old_bytes = state.files[self.file].live.len() as u64;
             state.take_space(end.saturating_sub(old_bytes))?;
             let mut offset = offset as usize;
             let failing = state.faults.error_at == Some(state.operations + 1);
@@ -528,10 +519,6 @@ impl DiskFile for SimFile {
         })
     }
 
-    fn zero_at(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.write_at(offset, &[vec![0; bytes as usize].into()])
-    }
-
     fn sync(&self) -> io::Result<()> {
         self.shared.around_file(Operation::Sync, self.file, |state| state.sync(self.file))
     }
@@ -542,38 +529,16 @@ impl DiskFile for SimFile {
         Ok(state.files[self.file].live.len() as u64)
     }
 
-    fn space(&self) -> io::Result<u64> {
-        let state = self.shared.state.lock();
-        state.alive()?;
-        Ok(state.files[self.file].space_bytes())
-    }
-
     fn set_size(&self, bytes: u64) -> io::Result<()> {
         self.shared.around_file(Operation::SetSize, self.file, |state| {
             state.alive()?;
-            let file = &state.files[self.file];
-            let (live_bytes, old_bytes) = (file.live.len() as u64, file.space_bytes());
+            let old_bytes = state.files[self.file].live.len() as u64;
             state.take_space(bytes.saturating_sub(old_bytes))?;
             state.files[self.file].cut(bytes as usize);
-            if bytes <= live_bytes {
-                state.files[self.file].reserved_bytes = 0;
-            }
             state.operation()?;
             // A size is metadata, which a journal keeps.
             state.files[self.file].durable.resize(bytes as usize, 0);
             Ok(())
-        })
-    }
-
-    fn reserve(&self, bytes: u64) -> io::Result<bool> {
-        self.shared.around_file(Operation::SetSize, self.file, |state| {
-            state.alive()?;
-            let old_bytes = state.files[self.file].space_bytes();
-            state.take_space(bytes.saturating_sub(old_bytes))?;
-            let reserved_bytes = &mut state.files[self.file].reserved_bytes;
-            *reserved_bytes = (*reserved_bytes).max(bytes as usize);
-            state.operation()?;
-            Ok(true)
         })
     }
 }

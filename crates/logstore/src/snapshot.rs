@@ -9,10 +9,9 @@
 //! A snapshot is written into a file that is kept in reserve for it (module `space`), and the file of a dropped snapshot
 //! becomes the next one's: on a full volume there is always room for a snapshot.
 
-use std::panic::resume_unwind;
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
-use std::{io, thread};
 
 use bytes::Bytes;
 use nacre_object::limit::FENCED_SESSIONS_MAX;
@@ -48,9 +47,8 @@ pub(crate) const FRAME_END: u8 = 3;
 pub(crate) const FRAME_PADDING: u8 = 4;
 /// The bytes in front of the body of a frame: magic number, checksum, length, kind.
 pub(crate) const FRAME_HEAD_BYTES: u64 = 13;
-/// The length in bytes of the frames that padding is cut into, so that little memory is taken for it, and little is written
-/// of it: the head of each frame is, the zeros behind it are not.
-pub(crate) const PADDING_BYTES: u64 = 1 << 20;
+/// The length in bytes of the frames that padding is cut into, so that little memory is taken for it.
+pub(crate) const PADDING_BYTES: u64 = 64 << 10;
 
 pub(crate) const ITEM_OBJECT: u8 = 1;
 pub(crate) const ITEM_FORK: u8 = 2;
@@ -133,18 +131,18 @@ pub struct SnapshotHeader {
 impl Engine {
     /// Returns whether enough was appended since the last snapshot for another one.
     pub(crate) fn snapshot_is_due(&self) -> bool {
-        let since_bytes = self.log.since_snapshot_bytes();
-        // The second question is one to the file system, too.
-        since_bytes >= self.options.snapshot_bytes && since_bytes >= self.snapshot_spacing_bytes()
+        let spacing_bytes = self.options.snapshot_bytes.max(self.snapshot_spacing_bytes());
+        self.log.since_snapshot_bytes() >= spacing_bytes
     }
 
-    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: twice the length of the snapshot,
-    /// so that the index is no more than a third of what is written. The log of two such distances stays until
-    /// snapshots have moved on, so where there is little space left they are closer together.
+    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: one and a half times the
+    /// length of the snapshot, so that the index is never most of what is written. If that is more than
+    /// the options ask for it is less, down to three quarters of the length: replaying that much takes about half as long
+    /// as loading the snapshot.
     pub(crate) fn snapshot_spacing_bytes(&self) -> u64 {
         // The estimate is never less than the length, and for a small store it is most of it.
         let bytes = self.snapshot_bytes_likely();
-        if self.is_tight() { bytes / 4 * 3 } else { 2 * bytes }
+        (bytes + bytes / 2).min(self.options.snapshot_bytes.max(bytes / 4 * 3))
     }
 
     /// Takes a snapshot. Blocks; transactions continue.
@@ -298,75 +296,8 @@ pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damag
     }
 }
 
-/// Bytes of a snapshot that are read at a time.
-const READ_BYTES: u64 = 1 << 20;
-/// The number of such pieces that may have been read and not yet been decoded.
-const READ_AHEAD: usize = 4;
-
-/// A sound frame.
-struct Frame {
-    offset: u64,
-    kind: u8,
-    body: Bytes,
-    /// True if the snapshot ends with it.
-    is_last: bool,
-}
-
-/// The frames of a snapshot, one after another. No more of it is held than a frame and what is read at a time.
-struct FrameReader<R> {
-    /// Returns that many bytes from an offset on.
-    read: R,
-    /// The length of the snapshot in bytes.
-    len: u64,
-    binding: FrameBinding,
-    /// Whether it is of format 1; `None` before the first frame.
-    is_format_1: Option<bool>,
-    /// The bytes read last, and their offset.
-    window: Bytes,
-    begin: u64,
-    /// The offset of the next frame.
-    offset: u64,
-}
-
-impl<R: FnMut(u64, u64) -> io::Result<Bytes>> FrameReader<R> {
-    fn new(len: u64, store: &[u8; 16], read: R) -> Self {
-        let binding = FrameBinding::new(store);
-        Self { read, len, binding, is_format_1: None, window: Bytes::new(), begin: 0, offset: 0 }
-    }
-
-    /// Returns the next frame, or the damage there; `None` behind the last one. Fails if `read` does.
-    fn read_next(&mut self) -> io::Result<Option<Result<Frame, Damage>>> {
-        let offset = self.offset;
-        let rest = self.len - offset;
-        if rest == 0 {
-            return Ok(None);
-        }
-        let held = self.window.slice(((offset - self.begin) as usize).min(self.window.len())..);
-        let wanted_bytes = frame_bytes(&held, self.is_format_1);
-        if (held.len() as u64) < wanted_bytes.min(rest) {
-            self.window = (self.read)(offset, wanted_bytes.max(READ_BYTES).min(rest))?;
-            self.begin = offset;
-            // The frame may turn out to be longer.
-            let wanted_bytes = frame_bytes(&self.window, self.is_format_1).min(rest);
-            if wanted_bytes > self.window.len() as u64 {
-                self.window = (self.read)(offset, wanted_bytes)?;
-            }
-        }
-        let at = (offset - self.begin) as usize;
-        // A first frame that is sound in neither format is damaged, in whichever it is.
-        let is_format_1 = *self.is_format_1.get_or_insert_with(|| {
-            decode_frame(&self.window, at, self.binding).is_none()
-                && decode_frame_1(&self.window, at).is_some()
-        });
-        let frame = match is_format_1 {
-            true => decode_frame_1(&self.window, at),
-            false => decode_frame_of(&self.window, at, self.begin, self.binding),
-        };
-        let Some((kind, body, next)) = frame else { return Ok(Some(Err(Damage { offset }))) };
-        self.offset = self.begin + next as u64;
-        Ok(Some(Ok(Frame { offset, kind, body, is_last: self.offset == self.len })))
-    }
-}
+/// Bytes of a snapshot that are read at a time to check it.
+const CHECK_BYTES: u64 = 1 << 20;
 
 /// Checks a snapshot of `len` bytes as [`decode_snapshot`] does, without holding more of it than a frame and what is read at
 /// a time. `read` returns that many bytes from an offset on.
@@ -377,112 +308,49 @@ impl<R: FnMut(u64, u64) -> io::Result<Bytes>> FrameReader<R> {
 pub fn check_snapshot(
     len: u64,
     store: &[u8; 16],
-    read: impl FnMut(u64, u64) -> io::Result<Bytes>,
+    mut read: impl FnMut(u64, u64) -> io::Result<Bytes>,
 ) -> io::Result<Result<(), Damage>> {
+    let binding = FrameBinding::new(store);
     let mut loader = Loader::default();
-    let mut frames = FrameReader::new(len, store, read);
-    while let Some(frame) = frames.read_next()? {
-        match frame.and_then(|frame| loader.take(frame)) {
-            Ok(()) => loader.forget(),
-            Err(damage) => return Ok(Err(damage)),
+    let mut is_format_1 = None;
+    let (mut begin, mut window) = (0, Bytes::new());
+    let mut offset = 0;
+    while offset < len {
+        let held = window.slice(((offset - begin) as usize).min(window.len())..);
+        if (held.len() as u64) < frame_bytes(&held).min(len - offset) {
+            window = read(offset, frame_bytes(&held).max(CHECK_BYTES).min(len - offset))?;
+            begin = offset;
+            // The frame may turn out to be longer.
+            if frame_bytes(&window) <= window.len() as u64 || window.len() as u64 == len - offset {
+                continue;
+            }
+            window = read(offset, frame_bytes(&window).min(len - offset))?;
         }
-    }
-    Ok(if loader.header.is_some() && loader.ended { Ok(()) } else { Err(Damage { offset: len }) })
-}
-
-/// Checks the frames of a snapshot of `len` bytes, and not what is in them; returns its header. `read` is as for
-/// [`check_snapshot`].
-///
-/// # Errors
-///
-/// Those of `read`.
-pub fn check_frames(
-    len: u64,
-    store: &[u8; 16],
-    read: impl FnMut(u64, u64) -> io::Result<Bytes>,
-) -> io::Result<Result<SnapshotHeader, Damage>> {
-    let mut frames = FrameReader::new(len, store, read);
-    let mut header = None;
-    while let Some(frame) = frames.read_next()? {
-        let Frame { offset, kind, body, is_last } = match frame {
-            Ok(frame) => frame,
-            Err(damage) => return Ok(Err(damage)),
+        let at = (offset - begin) as usize;
+        // A first frame that is sound in neither format is damaged, in whichever it is.
+        let is_format_1 = *is_format_1.get_or_insert_with(|| {
+            decode_frame(&window, at, binding).is_none() && decode_frame_1(&window, at).is_some()
+        });
+        let frame = match is_format_1 {
+            true => decode_frame_1(&window, at),
+            false => decode_frame_of(&window, at, begin, binding),
         };
-        // Each frame's checksum covers its offset, so that none can be missing in between.
-        if (kind == FRAME_HEADER) != (offset == 0) || (kind == FRAME_END) != is_last {
+        let Some((kind, body, next)) = frame else { return Ok(Err(Damage { offset })) };
+        let next = begin + next as u64;
+        if loader.frame(kind, body).is_none() || loader.ended && next != len {
             return Ok(Err(Damage { offset }));
         }
-        if kind == FRAME_HEADER {
-            header = SnapshotHeader::decode(body);
-        }
+        loader.forget();
+        offset = next;
     }
-    Ok(header.ok_or(Damage { offset: 0 }))
+    Ok(if loader.header.is_some() && loader.ended { Ok(()) } else { Err(Damage { offset }) })
 }
 
-/// Reads a snapshot of `len` bytes as [`decode_snapshot`] does, without holding more of its bytes than a few pieces: one
-/// thread reads them, and checks them, while this one makes objects of them. `read` is as for [`check_snapshot`].
-///
-/// # Errors
-///
-/// Those of `read`, and that of starting a thread.
-pub fn read_snapshot(
-    len: u64,
-    store: &[u8; 16],
-    read: impl FnMut(u64, u64) -> io::Result<Bytes> + Send,
-) -> io::Result<Result<Snapshot, Damage>> {
-    let mut frames = FrameReader::new(len, store, read);
-    let (sender, receiver) = mpsc::sync_channel(READ_AHEAD);
-    let send = move || -> io::Result<()> {
-        let mut pieces = Vec::new();
-        let mut piece_begin = 0;
-        while let Some(frame) = frames.read_next()? {
-            let is_end = frame.as_ref().map_or(true, |frame| frame.is_last);
-            pieces.push(frame);
-            if is_end || frames.offset - piece_begin >= READ_BYTES {
-                piece_begin = frames.offset;
-                // Nobody receives any more if there is damage in what was sent.
-                if sender.send(std::mem::take(&mut pieces)).is_err() || is_end {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    };
-    thread::scope(|scope| {
-        let reading = thread::Builder::new().name("nacre-read".to_owned()).spawn_scoped(scope, send)?;
-        let mut loader = Loader::default();
-        let mut damage = None;
-        'pieces: for frames in receiver {
-            for frame in frames {
-                if let Err(found) = frame.and_then(|frame| loader.take(frame)) {
-                    damage = Some(found);
-                    break 'pieces;
-                }
-            }
-        }
-        reading.join().unwrap_or_else(|panic| resume_unwind(panic))?;
-        Ok(match (damage, loader.header, loader.ended) {
-            (None, Some(header), true) => {
-                let Loader { segment_ends, objects, writes, .. } = loader;
-                Ok(Snapshot { header, segment_ends, objects, writes })
-            }
-            (damage, ..) => Err(damage.unwrap_or(Damage { offset: len })),
-        })
-    })
-}
-
-/// Returns how long the frame is whose beginning is given, in either format while that is not known; its head alone where
-/// that is not whole.
-fn frame_bytes(bytes: &[u8], is_format_1: Option<bool>) -> u64 {
+/// Returns how long the frame is, in either format, whose beginning is given; its head alone where that is not whole.
+fn frame_bytes(bytes: &[u8]) -> u64 {
     let word =
         |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_le_bytes(*word));
-    // A magic number may look like a length, and then much more would be read for every frame.
-    let lens = match is_format_1 {
-        None => [word(0), word(8)],
-        Some(true) => [word(0), 0],
-        Some(false) => [0, word(8)],
-    };
-    let longest = lens.into_iter().filter(|len| *len as usize <= FRAME_BYTES_MAX).max();
+    let longest = [word(0), word(8)].into_iter().filter(|len| *len as usize <= FRAME_BYTES_MAX).max();
     FRAME_HEAD_BYTES + u64::from(longest.unwrap_or(0))
 }
 
@@ -544,8 +412,6 @@ pub(crate) struct Loader {
     pub(crate) segment_ends: Vec<(u32, u64)>,
     pub(crate) objects: Vec<(ObjectId, Node)>,
     writes: KeptWrites,
-    /// The keys of the last object, until all of them are there: a map is built much faster from all of its keys.
-    keys: Vec<(Key, Versioned)>,
     fork: Option<Fork>,
     entries: ForkNode,
     pub(crate) items: u64,
@@ -577,13 +443,6 @@ impl Loader {
         }
     }
 
-    /// Takes a frame of a whole snapshot.
-    fn take(&mut self, frame: Frame) -> Result<(), Damage> {
-        let Frame { offset, kind, body, is_last } = frame;
-        let taken = self.frame(kind, body).filter(|()| is_last || !self.ended);
-        taken.ok_or(Damage { offset })
-    }
-
     pub(crate) fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
         match (kind, self.header.is_some(), self.ended) {
             (FRAME_HEADER, false, false) => self.header = Some(SnapshotHeader::decode(body)?),
@@ -608,17 +467,7 @@ impl Loader {
         Some(())
     }
 
-    /// Ends the keys, or the fork, that the last object has just been given.
     pub(crate) fn finish_fork(&mut self) {
-        if !self.keys.is_empty()
-            && let Some((_, node)) = self.objects.last_mut()
-        {
-            let keys = std::mem::take(&mut self.keys);
-            match node.keys.is_empty() {
-                true => node.keys = keys.into_iter().collect(),
-                false => node.keys.extend(keys),
-            }
-        }
         if let (Some(name), Some((_, node))) = (self.fork.take(), self.objects.last_mut()) {
             node.forks.insert(name, std::mem::take(&mut self.entries));
         }
@@ -630,7 +479,6 @@ impl Loader {
             self.objects.clear();
             self.objects.push((id, Node::default()));
         }
-        self.keys.clear();
         self.entries = ForkNode::default();
         self.writes = KeptWrites::default();
     }
@@ -673,9 +521,9 @@ impl Loader {
             kind @ (ITEM_KEY | ITEM_VERSIONED_KEY) => {
                 let key = Key::new(own(reader.bytes()?)).ok()?;
                 let value = own(reader.bytes()?);
-                let node = &self.objects.last()?.1;
+                let node = &mut self.objects.last_mut()?.1;
                 let version = if kind == ITEM_KEY { node.version } else { reader.varint()? };
-                self.keys.push((key, Versioned { value, version }));
+                node.keys.insert(key, Versioned { value, version });
             }
             ITEM_FENCED_SESSIONS => {
                 let count = usize::try_from(reader.varint()?).ok()?;
@@ -734,51 +582,4 @@ pub fn read_file(disk: &dyn Disk, name: &str) -> io::Result<Bytes> {
     let mut bytes = vec![0; file.size()? as usize];
     file.read_at(0, &mut bytes)?;
     Ok(bytes.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::segment::FORMAT_VERSION;
-
-    fn put_frame(out: &mut Vec<u8>, binding: FrameBinding, kind: u8, body: &[u8]) {
-        let begin = out.len();
-        out.extend_from_slice(&binding.magic().to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&(body.len() as u32 + 1).to_le_bytes());
-        out.push(kind);
-        out.extend_from_slice(body);
-        let crc = crc32c(&out[begin + 8..]) ^ binding.mask(begin as u64);
-        out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
-    }
-
-    #[test]
-    fn a_snapshot_is_read_once_whatever_its_magic_number_is() {
-        // As a length, the magic number of this store's frames would be allowed.
-        let mut store = [7; 16];
-        store[4..8].copy_from_slice(&(FRAME_BYTES_MAX as u32).to_le_bytes());
-        let binding = FrameBinding::new(&store);
-        let header = SnapshotHeader {
-            store,
-            format: FORMAT_VERSION,
-            position: Position { segment: 0, offset: 0 },
-            sequence: 1,
-            tokens: 0,
-            floor: 0,
-        };
-        let mut bytes = Vec::new();
-        put_frame(&mut bytes, binding, FRAME_HEADER, &header.encode());
-        for _ in 0..2000 {
-            put_frame(&mut bytes, binding, FRAME_PADDING, &[0; FRAME_BYTES]);
-        }
-        put_frame(&mut bytes, binding, FRAME_END, &0u64.to_le_bytes());
-        let bytes = Bytes::from(bytes);
-        let mut read_bytes = 0;
-        let checked = check_snapshot(bytes.len() as u64, &store, |offset, len| {
-            read_bytes += len;
-            Ok(bytes.slice(offset as usize..(offset + len) as usize))
-        });
-        assert_eq!(checked.unwrap(), Ok(()));
-        assert!(read_bytes < 2 * bytes.len() as u64, "{read_bytes} bytes read of {}", bytes.len());
-    }
 }

@@ -9,9 +9,8 @@
 //! Invariants, as long as the reserve could be made:
 //! - the room of the log without new space ([`Log::room`]) suffices to move everything live in any segment, and a little
 //!   more for transactions that shrink; those that write leave both alone ([`Reserve`]);
-//! - the files of the kept snapshots, and the one for the next, each have the space that a snapshot can come to need, as
-//!   padding or reserved beyond their ends; transactions that would make the index grow beyond it wait until it was
-//!   extended.
+//! - the files of the kept snapshots, and the one for the next, are each as long as a snapshot can become (the
+//!   rest is padding); transactions that would make the index grow beyond them wait until they were extended.
 //!
 //! [`Log::room`]: crate::log::Log::room
 
@@ -29,7 +28,7 @@ use crate::log::{Purpose, Reserve};
 use crate::memory::Memory;
 use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, SEGMENT_NUMBER_MAX, Segment, segment_name};
 use crate::snapshot::SnapshotState;
-use crate::snapshot::{KEPT, parse_snapshot_name, snapshot_name};
+use crate::snapshot::{KEPT, parse_snapshot_name};
 use crate::sync::{AtomicU64, Mutex};
 
 /// The file that the next snapshot is written into.
@@ -54,9 +53,9 @@ const OTHER_FILES: u64 = 16;
 /// system.
 const NEAR_CAPACITY: u64 = 16;
 /// The bytes that a file system may take besides the bytes of a file that is made or extended: a block for the list of
-/// its pieces, one for its name, and some for each snapshot's file, which writing and zeroing may make more pieces of, and
-/// whose parts are rounded up to whole blocks each.
-const FILE_RECORDS_BYTES: u64 = (2 + 4 * (KEPT as u64 + 1)) * BLOCK_BYTES;
+/// its pieces, one for its name, and one for the pieces of each snapshot's file, which writing into it may make more
+/// of.
+const FILE_RECORDS_BYTES: u64 = (2 + KEPT as u64 + 1) * BLOCK_BYTES;
 /// The bytes that the snapshot's file has beyond the estimate, for transactions that shrink, which it does not hold up.
 const SNAPSHOT_SLACK_BYTES: u64 = 4096;
 
@@ -82,9 +81,6 @@ pub struct Space {
     snapshot_file_bytes: AtomicU64,
     /// The length in bytes that each snapshot can reach without new space, however many are taken.
     snapshot_space_bytes: AtomicU64,
-    /// The length in bytes for which every file of a snapshot, and the one for the next, is known to have space, whether or
-    /// not it is as long; 0 where one was added since, or nothing was reserved yet. Changed with the snapshots locked.
-    snapshot_reserved_bytes: AtomicU64,
     /// Growth of the index that transactions have room for, and have not counted yet.
     growth_bytes: AtomicU64,
     /// The number of transactions that were refused because of missing space.
@@ -163,7 +159,6 @@ impl Space {
             spare_bytes: AtomicU64::new(0),
             snapshot_file_bytes: AtomicU64::new(0),
             snapshot_space_bytes: AtomicU64::new(0),
-            snapshot_reserved_bytes: AtomicU64::new(0),
             growth_bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
@@ -571,13 +566,9 @@ impl Engine {
         work: &mut SnapshotState,
         bytes: u64,
     ) -> Result<(), StoreError> {
-        if self.reserve_snapshot_space(work, bytes)? {
-            return Ok(());
-        }
         work.snapshot_bytes_min = bytes;
         let mut result = self.extend_snapshot_reserve(work, bytes);
-        // Without space beyond the ends of files, the kept ones cannot be extended. But a snapshot takes the file that was
-        // made longer, and its predecessor's becomes the next to be.
+        // A snapshot takes the file that was made longer, and its predecessor's becomes the next to be.
         for _ in 0..KEPT {
             if self.space.snapshot_space_bytes.load(Ordering::Relaxed) >= bytes {
                 break;
@@ -592,83 +583,6 @@ impl Engine {
             true => Err(self.out_of_space(bytes)),
             false => Ok(()),
         }
-    }
-
-    /// Reserves space for each file of a snapshot to become `bytes` long, which changes nothing in them; returns false if there
-    /// are not as many yet as are kept, or if the file system cannot.
-    fn reserve_snapshot_space(&self, work: &SnapshotState, bytes: u64) -> Result<bool, StoreError> {
-        let failed = |error: io::Error| self.cannot_make(SNAPSHOT_RESERVE, bytes, &error);
-        if work.snapshots.len() < KEPT {
-            return Ok(false);
-        }
-        let mut files = Vec::with_capacity(KEPT + 1);
-        let kept = work.snapshots.iter().map(|(number, _)| snapshot_name(*number));
-        for name in kept.chain([SNAPSHOT_RESERVE.to_owned()]) {
-            match self.disk.open(&name) {
-                Ok(file) => files.push(file),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        let mut more_bytes = 0;
-        for file in &files {
-            more_bytes += self.new_snapshot_bytes(&**file, bytes).map_err(failed)?;
-        }
-        let mut reserved = Ok(true);
-        {
-            // Held from the look at what is left until it is taken, so that no segment takes the same bytes: near the
-            // capacity the file system is asked, which knows only what is. Not while it is synced: writers wait for segments.
-            let _pool = self.space.pool.lock();
-            if more_bytes > 0 && !self.may_take(more_bytes) {
-                return Err(self.out_of_space(bytes));
-            }
-            self.space.snapshot_file_bytes.fetch_add(more_bytes, Ordering::Relaxed);
-            for file in &files {
-                if matches!(reserved, Ok(true)) {
-                    reserved = file.reserve(bytes).map_err(failed);
-                }
-            }
-        }
-        if let Ok(true) = reserved {
-            // After a crash others could take what is not durable: it does not count as reserved, and what a file system
-            // cannot reserve is made by snapshots. If the failure persists, these meet it.
-            match files.iter().try_for_each(|file| file.sync()) {
-                Ok(()) => {
-                    self.space.snapshot_reserved_bytes.fetch_max(bytes, Ordering::Relaxed);
-                }
-                Err(error) => {
-                    tracing::warn!("cannot sync what is reserved for snapshots: {error}");
-                    reserved = Ok(false);
-                }
-            }
-        }
-        self.count_snapshots();
-        reserved
-    }
-
-    /// Returns the bytes that a snapshot's file takes beyond those that it has, when it has space for `bytes`.
-    fn new_snapshot_bytes(&self, file: &dyn DiskFile, bytes: u64) -> io::Result<u64> {
-        // What an earlier opening reserved beyond its end is there, though nobody knows how far it goes.
-        let old_bytes = file.space()?.max(self.snapshot_reserved_bytes());
-        Ok(bytes.next_multiple_of(BLOCK_BYTES).saturating_sub(old_bytes.next_multiple_of(BLOCK_BYTES)))
-    }
-
-    /// Returns the bytes of the volume that a snapshot's file of `bytes` bytes takes, what is reserved beyond its end
-    /// included: by this opening, or by an earlier one, or in part only.
-    pub(crate) fn snapshot_taken_bytes(&self, name: &str, bytes: u64) -> u64 {
-        // Where that cannot be found out, what is known counts.
-        let space_bytes = self.disk.open(name).and_then(|file| file.space()).unwrap_or(bytes);
-        space_bytes.max(self.snapshot_reserved_bytes()).next_multiple_of(BLOCK_BYTES)
-    }
-
-    /// Returns the bytes for which each file of a snapshot has space, whatever its length; 0 if that is not known.
-    pub(crate) fn snapshot_reserved_bytes(&self) -> u64 {
-        self.space.snapshot_reserved_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Notes that a snapshot's file has space for `bytes` bytes, and no more.
-    pub(crate) fn limit_snapshot_reserved(&self, bytes: u64) {
-        self.space.snapshot_reserved_bytes.fetch_min(bytes, Ordering::Relaxed);
     }
 
     fn extend_snapshot_reserve(&self, work: &SnapshotState, bytes: u64) -> Result<(), StoreError> {
@@ -698,16 +612,16 @@ impl Engine {
             .map_err(failed)
     }
 
-    /// Makes space for a snapshot's file to be `bytes` long, if it has less, within the capacity.
+    /// Extends a snapshot's file to `bytes`, if it is shorter, within the capacity.
     pub(crate) fn extend_file_of_snapshot(&self, file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
-        let old_bytes = file.size()?.max(self.snapshot_reserved_bytes());
+        let old_bytes = file.size()?;
         if old_bytes >= bytes {
             return Ok(());
         }
         // Held from the look at what is left until it is taken, so that no segment takes the same bytes.
         let _pool = self.space.pool.lock();
-        let more_bytes = self.new_snapshot_bytes(file, bytes)?;
-        if more_bytes > 0 && !self.may_take(more_bytes) {
+        let more_bytes = bytes.next_multiple_of(BLOCK_BYTES) - old_bytes.next_multiple_of(BLOCK_BYTES);
+        if !self.may_take(more_bytes) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         file.set_size(bytes)?;
@@ -732,10 +646,7 @@ impl Engine {
         };
         let begun = match reserved {
             Ok(file) => self.disk.rename(SNAPSHOT_RESERVE, SNAPSHOT_BEGUN).map(|()| file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.limit_snapshot_reserved(0);
-                self.disk.create(SNAPSHOT_BEGUN, 0)
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(SNAPSHOT_BEGUN, 0),
             Err(error) => Err(error),
         };
         begun.and_then(|file| self.sync_names(failures).map(|()| file)).inspect_err(|_| {
@@ -798,18 +709,13 @@ impl Engine {
             .iter()
             .find(|(name, _)| name == SNAPSHOT_RESERVE || name == SNAPSHOT_BEGUN)
             .map_or(0, |(_, bytes)| *bytes);
-        let is_counted = |name: &str| {
-            parse_snapshot_name(name).is_some() || name == SNAPSHOT_RESERVE || name == SNAPSHOT_BEGUN
-        };
-        let counted = files.iter().filter(|(name, _)| is_counted(name));
-        let sum = counted.map(|(name, bytes)| self.snapshot_taken_bytes(name, *bytes)).sum();
+        let sizes = snapshots.iter().map(|(_, bytes)| *bytes).chain([reserve_bytes]);
+        let sum = sizes.map(|bytes| bytes.next_multiple_of(BLOCK_BYTES)).sum();
         self.space.snapshot_file_bytes.store(sum, Ordering::Relaxed);
         // The next snapshots are written into the file in reserve and into those that are kept now, by turns.
         let kept = snapshots.iter().rev().take(KEPT).map(|(_, bytes)| *bytes);
         let least = kept.min().filter(|_| snapshots.len() >= KEPT).unwrap_or(0);
-        self.space
-            .snapshot_space_bytes
-            .store(least.min(reserve_bytes).max(self.snapshot_reserved_bytes()), Ordering::Relaxed);
+        self.space.snapshot_space_bytes.store(least.min(reserve_bytes), Ordering::Relaxed);
     }
 
     /// Returns the refusal of a transaction that finds no room, and nothing that could be cleaned for it; counts it.

@@ -110,33 +110,6 @@ fn the_log_names_no_segment_without_a_header() {
     store.check_files();
 }
 
-/// Returns the bytes of a disk that are taken, whatever the lengths of its files are.
-fn taken_bytes(disk: &SimDisk) -> u64 {
-    let volume = disk.volume().unwrap().unwrap();
-    volume.total_bytes - volume.available_bytes
-}
-
-#[test]
-fn what_is_reserved_beyond_the_ends_of_files_is_counted_after_a_restart_too() {
-    let capacity = sized(64 << 20);
-    let disk = Arc::new(SimDisk::new(1, capacity));
-    let store = open(&disk, options());
-    let mut number = 0;
-    while taken_bytes(&disk) < used_bytes(&disk) + (200 << 10) {
-        assert!(number < 3000, "nothing was reserved beyond the ends of files");
-        let key = Key::try_from(format!("key-{number:06}").as_str()).unwrap();
-        let set = WriteOp::SetKey { key, value: vec![1u8; 2000].into() };
-        apply(&store, "object", Transaction::new().change(set)).unwrap();
-        number += 1;
-    }
-    store.check_files();
-    let disk = Arc::new(disk.after_kill(capacity));
-    let store = open(&disk, options());
-    let (counted, taken) = (store.info().taken_bytes, taken_bytes(&disk));
-    assert!(counted >= taken, "{taken} bytes are taken, and {counted} counted");
-    store.check_files();
-}
-
 /// A disk on which the store's process is, in effect, killed whenever a snapshot gets its name.
 struct Watched {
     disk: Arc<SimDisk>,
