@@ -1,4 +1,4 @@
-//! What a command that follows a store says of its servers: a follower waits for those that are away, however long that takes.
+//! Notices of commands that follow a store, about its servers: a follower waits for those that are away, however long that takes.
 
 use std::time::Duration;
 

@@ -73,7 +73,7 @@ const ATTEMPTS_MAX: u32 = 3;
 /// The client's knowledge of the index.
 #[derive(Default)]
 pub(crate) struct IndexState {
-    /// What is known of its root, as a number.
+    /// The known state of its root, as a number.
     root: AtomicU8,
     listings: Listings,
 }

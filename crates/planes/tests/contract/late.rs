@@ -125,7 +125,7 @@ pub fn what_has_waited_in_a_socket_is_as_old(kind: PlaneKind) {
     }
 }
 
-/// What comes faster than user space can copy it is refused by the kernel, before it is too old.
+/// Tests that the kernel refuses datagrams that come faster than user space can copy them, before they are too old.
 pub fn what_comes_too_fast_is_refused_before_it_waits(kind: PlaneKind) {
     if kind.in_kernel() {
         // The sockets get none of it.

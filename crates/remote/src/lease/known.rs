@@ -1,4 +1,4 @@
-//! What a client knows of an object: answers to reads of it, all at one version.
+//! The knowledge of an object that a client has: answers to reads of it, all at one version.
 //!
 //! Keys are known one by one, whichever reads asked for them. Of a range whose keys were read as a page it is also known that there are no
 //! others, so a page of a directory answers the look-ups of all names in it, of those too that are not there.
@@ -240,7 +240,7 @@ mod tests {
         Done { version, existed: true, answers }
     }
 
-    /// What is known of a page of two keys that begin with `e`, and of a key before them.
+    /// The knowledge from a page of two keys that begin with `e`, and from a key before them.
     fn known(more: bool) -> Known {
         let entries = vec![(key("eb"), versioned("1", 3)), (key("ed"), versioned("2", 4))];
         let answers = vec![Answer::Value(None), Answer::VersionedKeys(VersionedKeyPage { entries, more })];

@@ -1,6 +1,6 @@
 //! Work that runs on the thread that has something for it.
 //!
-//! What hands an event to a connection takes less time than waking a thread for it. So it needs no thread of its own: it is a future that
+//! Handing an event to a connection takes less time than waking a thread for it. So it needs no thread of its own: it is a future that
 //! whoever wakes it polls at once. It must wait for nothing but wakers, and take no lock that is held where it is woken.
 
 use std::sync::Arc;
